@@ -328,7 +328,7 @@ impl<B: Broker, G: Gate, H: PreparingHandler> EngineLoop<B, G, H> {
         );
         self.give_up_at = Some(Instant::now() + self.engine.shutdown_timeout);
         self.engine.health.set_consuming(false);
-        self.scheduler.drain();
+        self.scheduler.stop();
         tokio::select! {
             biased;
             () = self.engine.broker.stop_consuming() => {}

@@ -316,12 +316,12 @@ impl Scheduler {
 
     /// Stops taking jobs. Jobs that are not running stay unacked, and return to their queues when
     /// the broker is closed.
-    pub fn drain(&mut self) {
-        self.intake.drain();
-        self.moves.drain();
+    pub fn stop(&mut self) {
+        self.intake.stop();
+        self.moves.stop();
     }
 
-    /// Returns true if nothing runs and nothing moves. After [`Scheduler::drain`], the worker may
+    /// Returns true if nothing runs and nothing moves. After [`Scheduler::stop`], the worker may
     /// end then.
     pub fn is_idle(&self) -> bool {
         let reported =
@@ -400,9 +400,9 @@ impl Scheduler {
 
     /// Returns when [`Scheduler::tick`] is needed next, if nothing else happens.
     pub fn next_tick(&self, now: Duration) -> Option<Duration> {
-        // A draining worker delays nothing. A tick that is due but does nothing would stay due
+        // A stopping worker delays nothing. A tick that is due but does nothing would stay due
         // forever.
-        let active = !self.intake.is_draining();
+        let active = !self.intake.is_stopping();
         let while_active = [
             self.queues.surplus_at(),
             self.queues.callers_end_at(),
@@ -450,7 +450,7 @@ impl Scheduler {
     /// Returns all deliveries or takes them again, depending on the agreement and on this worker's
     /// fitness.
     fn rest_or_take(&mut self, now: Duration) {
-        if self.intake.is_draining() || self.intake.awaits_end {
+        if self.intake.is_stopping() || self.intake.awaits_end {
             return;
         }
         let busy = self.busy() > 0 || !self.breakers.is_empty();

@@ -392,7 +392,7 @@ fn a_probe_that_leaves_during_preparation_is_released() {
         if session_ends {
             desk.scheduler.session_down();
         } else {
-            desk.scheduler.drain();
+            desk.scheduler.stop();
         }
         desk.prepared(key, Err(retry("no connection").into()));
         assert!(words(&desk.step(MS)).contains(&"api: release".to_owned()));
@@ -542,7 +542,7 @@ fn a_stopping_worker_gives_up_the_probe_that_it_prepares() {
     desk.step(SECOND);
     assert_eq!(desk.answer_reports(vec![granted()]).asked.len(), 1);
     let key = desk.answer(MS, vec![vec![CAPACITY]]).prepared[0];
-    desk.scheduler.drain();
+    desk.scheduler.stop();
     assert_eq!(words(&desk.step(MS)), ["api: release"]);
     desk.prepared(key, Ok(()));
     assert_eq!(words(&desk.step(MS)), [] as [&str; 0]);

@@ -169,9 +169,9 @@ fn a_worker_without_jobs_is_fit_again_when_a_call_can_be_prepared() {
 }
 
 #[test]
-fn a_draining_worker_prepares_no_call_to_test_itself() {
+fn a_stopping_worker_prepares_no_call_to_test_itself() {
     let mut desk = unfit();
-    desk.scheduler.drain();
+    desk.scheduler.stop();
     assert!((0..20).all(|_| desk.step(SECOND).prepared.is_empty()));
 }
 

@@ -137,7 +137,7 @@ fn without_jobs_no_quota_counts_as_idle() {
     desk.deliver(DeliverySource::Fresh, &["b"]);
     desk.now += 2 * SECOND;
     assert_eq!(census(&mut desk).idle, idle(MissingResource::Slot, 1));
-    desk.scheduler.drain();
+    desk.scheduler.stop();
     assert_eq!(census(&mut desk).idle, [0; 4]);
 }
 

@@ -896,10 +896,10 @@ fn after_slow_runs_no_job_waits_longer_than_max_delay() {
 }
 
 #[test]
-fn a_draining_worker_takes_nothing_new() {
+fn a_stopping_worker_takes_nothing_new() {
     let mut desk = Desk::new(4);
     let key = desk.start_one();
-    desk.scheduler.drain();
+    desk.scheduler.stop();
     assert!(desk.deliver(DeliverySource::Fresh, &["a"]).asked.is_empty());
     assert!(!desk.scheduler.is_idle());
     assert_eq!(desk.ended(key, Outcome::Done).acked, [1]);
@@ -907,11 +907,11 @@ fn a_draining_worker_takes_nothing_new() {
 }
 
 #[test]
-fn a_draining_worker_with_jobs_without_a_slot_waits_for_running_calls() {
+fn a_stopping_worker_with_jobs_without_a_slot_waits_for_running_calls() {
     let mut desk = Desk::new(2);
     desk.deliver(DeliverySource::Fresh, &["a"; 80]);
     desk.answer(MS, vec![vec![START, START]]);
-    desk.scheduler.drain();
+    desk.scheduler.stop();
     desk.step(Duration::from_secs(1));
     let next = desk.scheduler.next_tick(desk.now);
     assert!(
@@ -1309,6 +1309,6 @@ fn advertised_limits_are_written_once_and_delay_no_job() {
     }
     let a = Tenant::parse("a").expect("a tenant");
     assert_eq!(advertisements, [(a, Quotas::read("10/1"))]);
-    desk.scheduler.drain();
+    desk.scheduler.stop();
     assert!(desk.scheduler.is_idle());
 }

@@ -183,7 +183,7 @@ fn a_lost_session_drops_prepared_calls() {
 fn a_stopping_worker_does_not_wait_for_preparations() {
     let mut desk = cold(4);
     let key = preparing(&mut desk);
-    desk.scheduler.drain();
+    desk.scheduler.stop();
     assert!(desk.scheduler.is_idle());
     desk.prepared(key, Err(retry("no connection").into()));
     assert!(desk.actions().published.is_empty(), "it is left unacked");

@@ -173,7 +173,7 @@ fn an_orderly_shutdown_leaves_no_note() {
     let mut desk = Desk::new(8);
     desk.suspect_runs("x");
     desk.again(&["y", "z"]);
-    desk.scheduler.drain();
+    desk.scheduler.stop();
     let notes: Vec<_> = desk.scheduler.final_notes();
     let mut ended: Vec<_> = notes.iter().map(|word| word.job.as_str()).collect();
     ended.sort_unstable();
@@ -184,7 +184,7 @@ fn an_orderly_shutdown_leaves_no_note() {
     // A graceful stop waits until notes are written.
     let mut desk = Desk::new(8);
     let key = desk.suspect_runs("x");
-    desk.scheduler.drain();
+    desk.scheduler.stop();
     desk.ends(key, Outcome::Done);
     assert!(!desk.scheduler.is_idle());
     desk.answer_notes(&[SuspectDecision::Proceed]);

@@ -55,7 +55,7 @@ impl Scheduler {
         key: JobKey,
     ) {
         // While jobs may not call the API, they don't connect to it either.
-        if self.intake.is_draining() || !self.breakers.may_ask(now) || !self.may_call() {
+        if self.intake.is_stopping() || !self.breakers.may_ask(now) || !self.may_call() {
             return;
         }
         // The timer may belong to an earlier wait of the job, and this wait may end long before its
@@ -125,7 +125,7 @@ impl Scheduler {
                     self.arrange(now, key, QueuePosition::Due);
                 }
             }
-            Err(_) if self.intake.is_draining() => {
+            Err(_) if self.intake.is_stopping() => {
                 self.breakers.record_departure(key);
                 self.release_slot(key);
             }

@@ -43,7 +43,7 @@ impl Scheduler {
             && self.breakers.may_ask(now)
             && !probe
             && self.may_call()
-            && !self.intake.is_draining()
+            && !self.intake.is_stopping()
             && (self.queues.may_ask(|it| self.is_open(it)) || self.needs_clock().is_some())
     }
 
@@ -74,7 +74,7 @@ impl Scheduler {
 
     /// Returns when jobs in a round trip lose their slots, because other jobs want them.
     pub(in crate::scheduler) fn lapses_at(&self) -> Option<Duration> {
-        let wanted = !self.intake.is_draining() && self.ready() > 0;
+        let wanted = !self.intake.is_stopping() && self.ready() > 0;
         self.admission.lapses_at().filter(|_| wanted)
     }
 

@@ -124,12 +124,12 @@ impl Scheduler {
 
     /// Ends the notes of jobs that are finished or delayed, and sends the notes that are due.
     pub(in crate::scheduler) fn send_notes(&mut self, now: Duration) {
-        let (jobs, draining) = (&self.jobs, self.intake.is_draining());
+        let (jobs, stopping) = (&self.jobs, self.intake.is_stopping());
         let is_called = |key| {
             let job: Option<&JobEntry> = jobs.get(&key);
             job.is_some_and(|job| match job.phase {
                 Phase::Noting | Phase::Asking | Phase::Running => true,
-                Phase::Ready | Phase::Preparing => job.slot != SlotState::Empty && !draining,
+                Phase::Ready | Phase::Preparing => job.slot != SlotState::Empty && !stopping,
                 _ => false,
             })
         };

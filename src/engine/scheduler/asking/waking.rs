@@ -26,7 +26,7 @@ impl Scheduler {
     /// Wakes the jobs in memory that have to ask again.
     pub(in crate::scheduler) fn wake_waiting(&mut self, now: Duration) {
         let steering = &self.steering.now;
-        if steering.wakes_no_job() || self.intake.is_draining() {
+        if steering.wakes_no_job() || self.intake.is_stopping() {
             return;
         }
         let mut waiting: Vec<(Option<u64>, JobKey)> = Vec::new();

@@ -47,7 +47,7 @@ impl Scheduler {
 
     /// Begins a test of an unfit worker if it is due.
     pub(in crate::scheduler) fn test_fitness(&mut self, now: Duration) {
-        if self.intake.is_draining() {
+        if self.intake.is_stopping() {
             return;
         }
         if let Some((key, job)) = self.fitness.begin_test(now, || self.intake.new_key()) {
@@ -298,8 +298,8 @@ impl Scheduler {
     /// Requests the next probe if a job wants to start, sends reports to the breakers, and lets
     /// jobs go that have waited for long.
     pub(in crate::scheduler) fn check_breaker(&mut self, now: Duration) {
-        let draining = self.intake.is_draining();
-        if !draining {
+        let stopping = self.intake.is_stopping();
+        if !stopping {
             let has_jobs = self.queues.may_ask(|_| true) || self.clock.waiting().len() > 0;
             let wants = has_jobs && self.may_call();
             let (scope, policy) = (self.settings.throttle_scope, self.agreement.own());
@@ -307,7 +307,7 @@ impl Scheduler {
             (self.breakers).check(now, wants, || by_answer || scope.may_stop_all(policy));
         }
         // A stopping worker starts no more calls.
-        if draining && self.admission.is_idle() {
+        if stopping && self.admission.is_idle() {
             let jobs = &self.jobs;
             let runs = |key| {
                 jobs.get(&key)
@@ -318,7 +318,7 @@ impl Scheduler {
         if let Some((rule, events)) = self.breakers.send(now) {
             self.agenda.push(Action::Report(rule, events));
         }
-        if draining || !self.breakers.should_release_waiting(now) {
+        if stopping || !self.breakers.should_release_waiting(now) {
             return;
         }
         let jobs = &self.jobs;

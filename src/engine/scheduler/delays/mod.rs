@@ -334,7 +334,7 @@ impl Scheduler {
 
     /// Moves jobs on if jobs behind them in their delay queue may be due earlier.
     pub(super) fn make_room_in_windows(&mut self, now: Duration) {
-        if self.intake.is_draining() {
+        if self.intake.is_stopping() {
             return;
         }
         for (key, until) in self.waiting.windows.surplus(now) {
@@ -347,7 +347,7 @@ impl Scheduler {
     /// back later, so that they don't fill it.
     pub(super) fn delay_surplus(&mut self, now: Duration) {
         let hold = self.settings.live.max_in_memory;
-        if self.intake.is_draining() || !self.queues.should_check_surplus(now, hold) {
+        if self.intake.is_stopping() || !self.queues.should_check_surplus(now, hold) {
             return;
         }
         let jobs = &self.jobs;

@@ -42,7 +42,7 @@ impl Scheduler {
 
     /// Sends the questions of jobs that have to ask.
     pub(in crate::scheduler) fn send_dedupe_questions(&mut self, now: Duration) {
-        if self.intake.is_draining() {
+        if self.intake.is_stopping() {
             return;
         }
         for (shard, batch) in self.candidates.send(now) {

@@ -24,7 +24,7 @@ pub struct Intake {
     /// Whether the session was given up, and the broker has not ended it yet.
     pub awaits_end: bool,
     last_key: u64,
-    draining: bool,
+    stopping: bool,
     early: ReportLimiter,
     /// Invalid messages that came before the first agreement, which brings the store's clock. They
     /// become dead letters then. The prefetch bounds them. A worker that does not agree gives them
@@ -78,18 +78,18 @@ impl Intake {
     }
 
     /// Stops taking jobs.
-    pub fn drain(&mut self) {
-        self.draining = true;
+    pub fn stop(&mut self) {
+        self.stopping = true;
     }
 
     /// Returns true if no more jobs are taken, and none starts.
-    pub fn is_draining(&self) -> bool {
-        self.draining
+    pub fn is_stopping(&self) -> bool {
+        self.stopping
     }
 
     /// Assigns a key to a delivery, or returns `None` if it is not taken.
     pub fn take(&mut self, delivery: &Delivery) -> Option<JobKey> {
-        if !self.is_current(&delivery.tag) || self.draining {
+        if !self.is_current(&delivery.tag) || self.stopping {
             return None;
         }
         Some(self.new_key())
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn only_deliveries_of_the_session_are_taken_until_the_worker_drains() {
+    fn only_deliveries_of_the_session_are_taken_until_the_worker_stops() {
         let mut intake = Intake::default();
         intake.begin_session(2);
         assert_eq!(intake.take(&delivery(1)), None, "of a session before");
@@ -192,7 +192,7 @@ mod tests {
         assert_eq!(intake.take(&delivery(2)), None, "it is gone");
         intake.begin_session(3);
         assert_eq!(intake.take(&delivery(3)), Some(JobKey(3)), "names go on");
-        intake.drain();
+        intake.stop();
         assert_eq!(intake.take(&delivery(3)), None);
     }
 }

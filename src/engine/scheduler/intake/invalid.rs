@@ -32,7 +32,7 @@ impl Scheduler {
 
     /// Makes dead letters of the invalid messages that arrived before the first agreement.
     pub(in crate::scheduler) fn bury_undated(&mut self, now: Duration) {
-        if self.agreement.is_awaited() || self.intake.is_draining() {
+        if self.agreement.is_awaited() || self.intake.is_stopping() {
             return;
         }
         for (key, invalid) in self.intake.take_undated() {

@@ -84,7 +84,7 @@ impl Scheduler {
     /// Lets go of jobs that were held for too long. Jobs in a gate request or in a call are checked
     /// again later.
     pub(in crate::scheduler) fn release_long_held(&mut self, now: Duration) {
-        if self.intake.is_draining() || now < self.hold_limit.next_check {
+        if self.intake.is_stopping() || now < self.hold_limit.next_check {
             return;
         }
         let shortest = self

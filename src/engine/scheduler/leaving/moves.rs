@@ -446,7 +446,7 @@ impl Moves {
     /// Prepares for the end of the worker: a job whose result waits for a stuck target that its
     /// publisher named ends without it, so that it is not called again. Results for the configured
     /// exchange still wait, and their jobs run again if the worker ends first.
-    pub fn drain(&mut self) {
+    pub fn stop(&mut self) {
         self.ends = true;
         if !self.stuck.is_empty() {
             self.wake_at(Duration::ZERO);

@@ -89,7 +89,7 @@ impl Scheduler {
                 .into_iter()
                 .for_each(|state| self.sight(now, key, state));
         }
-        if self.intake.is_draining() {
+        if self.intake.is_stopping() {
             return;
         }
         let stops = |key: &JobKey| (self.jobs.get(key)).is_some_and(|job| self.steering.stops(job));

@@ -37,7 +37,7 @@ impl Scheduler {
             if self.moves.has_result(key) {
                 self.agenda.release(key);
                 self.result_ended(now, key, ResultOutcome::Refused);
-            } else if !self.intake.is_draining() {
+            } else if !self.intake.is_stopping() {
                 self.reroute_stuck(now, key);
             }
         }

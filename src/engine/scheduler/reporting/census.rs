@@ -79,7 +79,7 @@ impl Scheduler {
         };
         // Otherwise no job is supposed to be called, which has metrics of its own.
         let calls =
-            self.agreement.allows(now) && !self.breakers.is_shut(now) && !self.intake.is_draining();
+            self.agreement.allows(now) && !self.breakers.is_shut(now) && !self.intake.is_stopping();
         let mut waiting = HashSet::new();
         for job in self.jobs.values() {
             if matches!(

@@ -349,7 +349,7 @@ fn a_lost_connection_is_not_the_targets_fault_and_a_worker_that_ends_waits_for_n
         desk.moves.failed(desk.now, *key, &down);
     }
     assert!(desk.due().overdue.is_empty());
-    desk.moves.drain();
+    desk.moves.stop();
     assert_eq!(desk.due().overdue, results);
 }
 
@@ -359,7 +359,7 @@ fn any_number_of_results_for_the_configured_exchange_waits_for_ten_minutes_even_
     let mut desk = Desk::new(false);
     let keys: Vec<JobKey> = (0..PREFETCH).map(|_| desk.result("a", "asker").0).collect();
     keys.iter().for_each(|key| desk.must_fail(*key));
-    desk.moves.drain();
+    desk.moves.stop();
     let mut over = Vec::new();
     while over.is_empty() {
         let due = desk.due();
