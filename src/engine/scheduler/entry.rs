@@ -8,7 +8,7 @@ use super::trace::Trace;
 use crate::facts::{JobFact, JobFields};
 use broker::{DeliverySource, Message, Tag};
 use gate::{Receipt, Ticket};
-use handler::ApiAnswer;
+use handler::{ApiAnswer, Outcome};
 use rules::job::{Claims, Job, JobMessage};
 use rules::limit::Limits;
 use rules::scope::Labels;
@@ -161,4 +161,13 @@ pub(super) struct StartRecord {
     pub(super) asked_at: Duration,
     /// Lateness beyond the guard that was already reported to the gate.
     pub(super) covered: Duration,
+}
+
+/// The end of a call, or of its preparation.
+pub(super) struct CallEnd {
+    pub(super) outcome: Outcome,
+    /// Whether the job waits until its failure is reported to the breakers (`calling::failing`).
+    pub(super) waits_for_report: bool,
+    /// Whether a throttle stops all tenants, if the answer decides that.
+    pub(super) stops_all: Option<bool>,
 }

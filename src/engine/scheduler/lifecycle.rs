@@ -16,27 +16,20 @@ use std::time::Duration;
 use super::Scheduler;
 use super::asking::admission::RoundTrip;
 use super::asking::questions::GateQuestion;
-use super::entry::{JobEntry, Phase, SlotState, StartRecord};
+use super::asking::selection::JobsAskingAgain;
+use super::entry::{CallEnd, JobEntry, Phase, SlotState, StartRecord};
 use super::intake::deliveries::Intake;
-use super::leaving::moves::Move;
+use super::leaving::moves::{Destination, Move};
 use super::queues::QueuePosition;
 use crate::action::{Action, JobKey};
 use crate::facts::{BrokerFact, Death, Decision, GateFact, JobFact};
 use broker::{Delivery, DeliverySource, ExternalMessage, Message, PublishError};
 use gate::{Answer, GateError, Receipt, Replies, ShardId, TenantReply};
 use handler::{Attempt, Fate, Outcome};
-use rules::headers::{self, HeaderValue, Headers};
+use rules::headers::{self, HeaderValue};
 use rules::job::{self, InBody};
 use rules::steering::SightedState;
 use rules::tenant::Tenant;
-
-/// A tenant's jobs that ask again, with their positions among the jobs that asked.
-#[derive(Default)]
-struct JobsAskingAgain {
-    jobs: Vec<(usize, JobKey)>,
-    /// Whether other jobs of the tenant must wait.
-    limited: bool,
-}
 
 impl Scheduler {
     /// Step 1: takes new deliveries with the values in their bodies. Each becomes a job that may
@@ -155,7 +148,10 @@ impl Scheduler {
         let took = now.saturating_sub(round.asked_at);
         self.facts.push(GateFact::Answered(took, result.is_ok()));
         match result {
-            Ok(replies) => self.gate_replied(now, shard, round, replies),
+            Ok(replies) => {
+                self.settlement.answers(now, shard);
+                self.gate_replied(now, round, replies);
+            }
             Err(why) => self.undecided_round(now, &round, &why),
         }
         // A probe that started is known as such by now, so this releases only a probe that did not
@@ -164,15 +160,14 @@ impl Scheduler {
     }
 
     /// Handles each tenant's reply: the gate has decided, or could not (`asking::undecided`).
-    fn gate_replied(&mut self, now: Duration, shard: ShardId, round: RoundTrip, replies: Replies) {
+    fn gate_replied(&mut self, now: Duration, mut round: RoundTrip, replies: Replies) {
         self.admission.record_answer();
-        self.settlement.answers(now, shard);
-        let (asked_at, lapsed) = (round.asked_at, round.lapsed);
-        let mut pairs = round.questions.into_iter().zip(replies).peekable();
+        let questions = std::mem::take(&mut round.questions);
+        let mut pairs = questions.into_iter().zip(replies).peekable();
         let mut back = JobsAskingAgain::default();
         while let Some((question, reply)) = pairs.next() {
             match reply {
-                Ok(reply) => self.decided(now, (asked_at, lapsed), &question, &reply, &mut back),
+                Ok(reply) => self.decided(now, &round, &question, &reply, &mut back),
                 Err(why) => self.undecided(now, &question, &why),
             }
             let tenant = &question.tenant;
@@ -191,12 +186,12 @@ impl Scheduler {
     fn decided(
         &mut self,
         now: Duration,
-        when @ (asked_at, _): (Duration, bool),
+        round: &RoundTrip,
         question: &GateQuestion,
         reply: &TenantReply,
         back: &mut JobsAskingAgain,
     ) {
-        self.record_tenant_state(now, asked_at, question, reply);
+        self.record_tenant_state(now, round.asked_at, question, reply);
         self.record_closed_tenant(now, question, reply);
         for (number, (asked, answer)) in question.jobs.iter().zip(&reply.answers).enumerate() {
             let (key, index) = (asked.key, asked.index);
@@ -204,7 +199,7 @@ impl Scheduler {
                 Answer::Start { sequences, .. } => {
                     self.facts.push(GateFact::Decided(Decision::Admitted));
                     let receipt = question.receipt(number, reply.now_ms, sequences.clone());
-                    if let Err(receipt) = self.admitted(now, when, key, question, receipt) {
+                    if let Err(receipt) = self.admitted(now, round, key, question, receipt) {
                         self.permit_expired(question, key, receipt);
                         back.jobs.push((index, key));
                     }
@@ -233,12 +228,12 @@ impl Scheduler {
     fn admitted(
         &mut self,
         now: Duration,
-        (asked_at, lapsed): (Duration, bool),
+        round: &RoundTrip,
         key: JobKey,
         question: &GateQuestion,
         receipt: Receipt,
     ) -> Result<(), Receipt> {
-        let limits = &question.limits;
+        let (asked_at, limits) = (round.asked_at, &question.limits);
         let Some(job) = self.jobs.get(&key) else {
             return Err(receipt);
         };
@@ -257,7 +252,7 @@ impl Scheduler {
             }
         };
         // The slots of a lapsed round trip went to other jobs.
-        if lapsed || now > deadline {
+        if round.lapsed || now > deadline {
             let fact = self.admission.record_late_permit(now, asked_at, limits);
             self.facts.extend(fact);
             return Err(receipt);
@@ -386,7 +381,7 @@ impl Scheduler {
         }
         self.keep_answer(now, key, (&outcome, took), answered);
         self.trace_call(now, key, took, &outcome);
-        let waits = self.report_health(now, key, (took, called), &outcome, trouble);
+        let waits_for_report = self.report_health(now, key, (took, called), &outcome, trouble);
         let is_refused = self.count_refusals(now, key, called, &seen);
         self.count_success(key, called, &outcome);
         let mut learner = None;
@@ -401,27 +396,24 @@ impl Scheduler {
         }
         self.throttle_used_up(now, key, &seen);
         self.record_quotas(now, key, seen.quotas, learner.as_ref());
-        self.conclude(now, key, outcome, (waits, seen.stops_all));
+        let end = CallEnd {
+            outcome,
+            waits_for_report,
+            stops_all: seen.stops_all,
+        };
+        self.conclude(now, key, end);
     }
 
     /// Step 8: decides what becomes of a job whose call has ended, or could not be prepared.
-    /// `waits`: its failure is being reported to the breakers (`calling::failing`). `stops_all`:
-    /// whether a throttle stops all tenants, if the answer decides that.
-    pub(super) fn conclude(
-        &mut self,
-        now: Duration,
-        key: JobKey,
-        outcome: Outcome,
-        (waits, stops_all): (bool, Option<bool>),
-    ) {
+    pub(super) fn conclude(&mut self, now: Duration, key: JobKey, end: CallEnd) {
         let Some(job) = self.jobs.get_mut(&key) else {
             return;
         };
         // If the session is gone, the broker delivers the job again, and that copy goes on.
         let stale = !self.intake.is_current(&job.tag);
-        match outcome {
+        match end.outcome {
             Outcome::Throttled { after, reason } => {
-                self.throttled(now, key, (after, stops_all), reason);
+                self.throttled(now, key, after, end.stops_all, reason);
             }
             Outcome::Done => {
                 self.sight(now, key, SightedState::Done);
@@ -432,7 +424,7 @@ impl Scheduler {
             }
             _ if stale => self.forget(key),
             // The job may be given up once the breakers have answered.
-            Outcome::Retry { .. } if waits => return job.phase = Phase::Reporting,
+            Outcome::Retry { .. } if end.waits_for_report => return job.phase = Phase::Reporting,
             Outcome::Late => {
                 self.facts.push(GateFact::ExpiredPermit);
                 job.had_its_turn();
@@ -461,39 +453,41 @@ impl Scheduler {
         self.facts.push(fact);
         let headers = headers::dead(job.claims.attempt, reason, self.clock.at_least(now));
         self.trace_death(now, key);
-        let dead = Arc::clone(&self.settings.names.dead);
+        let queue = Arc::clone(&self.settings.names.dead);
         let result = self.result_of_job(key, Some((death, reason)));
-        self.leave(now, key, (dead, headers), result);
+        self.leave(now, key, Destination { queue, headers }, result);
     }
 
-    /// Step 9b: moves a dead letter or a delayed job out of memory, as a message on its way to
-    /// `queue`. Its result goes first, if there is one.
+    /// Step 9b: moves a dead letter or a delayed job out of memory, as a message on its way to its
+    /// next queue. Its result goes first, if there is one.
     pub(super) fn leave(
         &mut self,
         now: Duration,
         key: JobKey,
-        (queue, mut headers): (Arc<str>, Headers),
+        mut to: Destination,
         result: Option<ExternalMessage>,
     ) {
         self.release_slot(key);
         if let Some(job) = self.jobs.remove(&key) {
             self.waiting.forget(key);
-            headers.extend(job::lasting(&job.claims));
-            headers.extend(job.claims.first_failure_ms.map(headers::first_failure));
+            to.headers.extend(job::lasting(&job.claims));
+            to.headers
+                .extend(job.claims.first_failure_ms.map(headers::first_failure));
             // The handler has ended, so the message has no other owner.
             let message = Arc::unwrap_or_clone(job.message);
             let of = Move::new(now, (job.tag, job.since), Some(job.claims.tenant), result);
-            self.publish(now, key, (of, message), (queue, headers));
+            self.publish(now, key, of, message, to);
         }
     }
 
-    /// Publishes the message.
+    /// Publishes `message`, as the last step of its move.
     pub(super) fn publish(
         &mut self,
         now: Duration,
         key: JobKey,
-        (of, message): (Move, Message),
-        (queue, mut headers): (Arc<str>, Headers),
+        of: Move,
+        message: Message,
+        Destination { queue, mut headers }: Destination,
     ) {
         if *message.routing_key != *self.settings.names.fresh {
             let key = HeaderValue::Text(message.routing_key.clone());

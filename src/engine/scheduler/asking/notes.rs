@@ -23,6 +23,14 @@ const MAX_NOTES_PER_REQUEST: usize = 256;
 /// dropped, and each of these calls may count as a crash.
 const MAX_RETRIES_PER_SHARD: usize = 1024;
 
+/// The terms under which a suspect is called.
+pub struct SuspectTerms {
+    /// Number of crashes after which it may not be called.
+    pub max: u32,
+    /// Whether no other job with crashes may be called meanwhile, because it has crashes itself.
+    pub alone: bool,
+}
+
 /// A call of a suspect by this worker.
 #[derive(Debug)]
 struct SuspectCall {
@@ -77,17 +85,16 @@ impl Notes {
         self.alone.is_some()
     }
 
-    /// Begins a note for a job that is about to be called. After `max` crashes it may not be
-    /// called. A job with crashes is called `alone`.
+    /// Begins a note for a job that is about to be called under `terms`.
     pub fn begin(
         &mut self,
         now: Duration,
         key: JobKey,
         tenant: &Tenant,
         job: &str,
-        max: u32,
-        alone: bool,
+        terms: SuspectTerms,
     ) {
+        let SuspectTerms { max, alone } = terms;
         if self.calls.is_empty() {
             self.renew_at = now + NOTE_RENEW_INTERVAL;
         }
@@ -259,6 +266,10 @@ mod tests {
         GateError::Unreachable("a test".to_owned())
     }
 
+    fn terms(alone: bool) -> SuspectTerms {
+        SuspectTerms { max: 5, alone }
+    }
+
     /// Returns the notes that are sent now, in words.
     fn sent(notes: &mut Notes, now: Duration) -> Vec<String> {
         let word = |suspected: SuspectNote| {
@@ -282,12 +293,12 @@ mod tests {
     #[test]
     fn an_end_is_resent_until_confirmed_and_precedes_the_next_beginning() {
         let mut notes = Notes::new(7);
-        notes.begin(SECOND, JobKey(1), &tenant(), "x", 5, true);
+        notes.begin(SECOND, JobKey(1), &tenant(), "x", terms(true));
         assert_eq!(sent(&mut notes, SECOND), ["begin 7-1"]);
         assert_eq!(result_of(&mut notes, Ok(vec![GO])), 1);
         notes.end(|_| false);
         assert_eq!(sent(&mut notes, SECOND), ["end 7-1"]);
-        notes.begin(SECOND, JobKey(2), &tenant(), "x", 5, false);
+        notes.begin(SECOND, JobKey(2), &tenant(), "x", terms(false));
         assert_eq!(sent(&mut notes, SECOND), [""; 0], "one at a time");
         // A job that wants to begin learns at once that no note can be written.
         assert_eq!(result_of(&mut notes, Err(away())), 1);
@@ -304,7 +315,7 @@ mod tests {
     fn resent_notes_are_bounded_and_refused_ones_are_dropped() {
         let mut notes = Notes::new(7);
         for key in 0..2 * MAX_RETRIES_PER_SHARD as u64 {
-            notes.begin(SECOND, JobKey(key), &tenant(), "x", 5, false);
+            notes.begin(SECOND, JobKey(key), &tenant(), "x", terms(false));
         }
         notes.end(|_| false);
         let batch = sent(&mut notes, SECOND);
@@ -329,7 +340,7 @@ mod tests {
     fn the_final_notes_end_everything_that_may_be_noted() {
         let mut notes = Notes::new(7);
         for key in 1..=3 {
-            notes.begin(SECOND, JobKey(key), &tenant(), "x", 5, false);
+            notes.begin(SECOND, JobKey(key), &tenant(), "x", terms(false));
             notes.send(SECOND);
         }
         notes.answered(JobKey(2));
@@ -352,7 +363,7 @@ mod tests {
     #[test]
     fn the_final_notes_include_an_end_in_flight_and_wait_for_a_beginning() {
         let mut notes = Notes::new(7);
-        notes.begin(SECOND, JobKey(1), &tenant(), "x", 5, false);
+        notes.begin(SECOND, JobKey(1), &tenant(), "x", terms(false));
         notes.send(SECOND);
         assert!(notes.is_sending());
         notes.give_up_batch(ShardId::default());

@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::action::{Action, JobKey};
 use crate::facts::JobFact;
 use crate::scheduler::Scheduler;
-use crate::scheduler::entry::{JobEntry, Phase, SlotState};
+use crate::scheduler::entry::{CallEnd, JobEntry, Phase, SlotState};
 use crate::scheduler::queues::QueuePosition;
 use handler::Attempt;
 
@@ -143,8 +143,13 @@ impl Scheduler {
                 self.facts.push(JobFact::Called(outcome.clone(), None));
                 self.release_slot(key);
                 let took = (took.unwrap_or_default(), false);
-                let waits = self.report_health(now, key, took, &outcome, trouble);
-                self.conclude(now, key, outcome, (waits, None));
+                let waits_for_report = self.report_health(now, key, took, &outcome, trouble);
+                let end = CallEnd {
+                    outcome,
+                    waits_for_report,
+                    stops_all: None,
+                };
+                self.conclude(now, key, end);
             }
         }
     }

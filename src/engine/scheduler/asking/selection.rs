@@ -34,6 +34,14 @@ struct AskingJob {
     key: JobKey,
 }
 
+/// A tenant's jobs that ask again, with their positions among the jobs that asked.
+#[derive(Default)]
+pub struct JobsAskingAgain {
+    pub jobs: Vec<(usize, JobKey)>,
+    /// Whether other jobs of the tenant must wait.
+    pub limited: bool,
+}
+
 impl Scheduler {
     /// Returns true if a job may ask, or needs the store's clock.
     pub(in crate::scheduler) fn wants_to_ask(&self, now: Duration) -> bool {
@@ -172,7 +180,7 @@ impl Scheduler {
         is_ready: &mut impl FnMut(JobKey, &Tenant) -> bool,
     ) -> Vec<(TenantAsk, GateQuestion)> {
         turn.keys
-            .retain(|key| !self.expire(now, *key) && !self.remove_if_unwanted(*key, now));
+            .retain(|key| !self.expire(now, *key) && !self.remove_if_unwanted(now, *key));
         if turn.keys.is_empty() {
             // All jobs have left.
             self.queues.set_limited(&turn.tenant, false);

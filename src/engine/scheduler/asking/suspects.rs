@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use rand::Rng;
 
+use super::notes::SuspectTerms;
 use crate::action::{Action, JobKey};
 use crate::facts::{Death, JobFact};
 use crate::scheduler::Scheduler;
@@ -57,7 +58,9 @@ impl Scheduler {
             job.phase = Phase::Noting;
             let id = job.message.id().unwrap_or_default();
             let tenant = &job.claims.tenant;
-            self.notes.begin(now, key, tenant, id, max, crashes > 0);
+            let alone = crashes > 0;
+            self.notes
+                .begin(now, key, tenant, id, SuspectTerms { max, alone });
         }
         AskPermission::Not
     }

@@ -21,6 +21,7 @@ pub(super) use waiting::JobTimers;
 use super::Scheduler;
 use super::due_time::DueTime;
 use super::entry::{Phase, SlotState};
+use super::leaving::moves::Destination;
 use super::queues::QueuePosition;
 use crate::action::JobKey;
 use crate::facts::{JobFact, WaitPlace};
@@ -329,7 +330,7 @@ impl Scheduler {
         }
         self.trace_leaves(now, key, &mut headers);
         let queue = Arc::clone(self.settings.names.delay(route));
-        self.leave(now, key, (queue, headers), None);
+        self.leave(now, key, Destination { queue, headers }, None);
     }
 
     /// Moves jobs on if jobs behind them in their delay queue may be due earlier.

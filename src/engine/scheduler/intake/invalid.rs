@@ -8,7 +8,7 @@ use super::deliveries::InvalidDelivery;
 use crate::action::JobKey;
 use crate::facts::JobFact;
 use crate::scheduler::Scheduler;
-use crate::scheduler::leaving::moves::Move;
+use crate::scheduler::leaving::moves::{Destination, Move};
 use rules::headers;
 
 impl Scheduler {
@@ -25,9 +25,9 @@ impl Scheduler {
         let headers = headers::dead(1, &reason, self.clock.at_least(now));
         let result = self.result_of_invalid(&message, &reason);
         self.facts.push(JobFact::InvalidMessage { id, reason });
-        let dead = Arc::clone(&self.settings.names.dead);
+        let queue = Arc::clone(&self.settings.names.dead);
         let of = Move::new(now, (tag, now), None, result);
-        self.publish(now, key, (of, message), (dead, headers));
+        self.publish(now, key, of, message, Destination { queue, headers });
     }
 
     /// Makes dead letters of the invalid messages that arrived before the first agreement.

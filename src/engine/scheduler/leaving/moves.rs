@@ -17,6 +17,7 @@ use self::due::RECHECK_DELAY;
 use crate::action::JobKey;
 use broker::{ExternalMessage, Message, Outgoing, PublishError, Tag};
 use rules::failures::retry::pause;
+use rules::headers::Headers;
 use rules::tenant::Tenant;
 
 /// Wait before the first retry of a publish; it doubles with each failure.
@@ -39,6 +40,12 @@ const MAX_REFUSED_PAUSE: Duration = Duration::from_secs(60);
 /// Exchange and routing key.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct MoveTarget(Arc<str>, Arc<str>);
+
+/// A message's next queue, and the headers that it gets for its way.
+pub struct Destination {
+    pub queue: Arc<str>,
+    pub headers: Headers,
+}
 
 /// A message and the delivery that it replaces.
 #[derive(Debug)]

@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::moves::Destination;
 use crate::action::{Action, JobKey};
 use crate::facts::{Death, JobFact, WorkerFact};
 use crate::scheduler::Scheduler;
@@ -95,7 +96,7 @@ impl Scheduler {
         let stops = |key: &JobKey| (self.jobs.get(key)).is_some_and(|job| self.steering.stops(job));
         let stopped: HashSet<JobKey> = keys.iter().copied().filter(stops).collect();
         for key in self.queues.take_stale(|key| stopped.contains(&key)) {
-            self.remove_if_unwanted(key, now);
+            self.remove_if_unwanted(now, key);
         }
         for key in keys.into_iter().filter(|key| stopped.contains(key)) {
             self.wake(now, key);
@@ -103,7 +104,7 @@ impl Scheduler {
     }
 
     /// Removes a job that is not to be called. Returns true if it left.
-    pub(in crate::scheduler) fn remove_if_unwanted(&mut self, key: JobKey, now: Duration) -> bool {
+    pub(in crate::scheduler) fn remove_if_unwanted(&mut self, now: Duration, key: JobKey) -> bool {
         if self.steering.now.concerns_no_job() {
             return false;
         }
@@ -131,7 +132,7 @@ impl Scheduler {
         headers.push((headers::REASON, HeaderValue::Text(DIVERTED.to_owned())));
         self.sight(now, key, SightedState::Diverted);
         self.facts.push(JobFact::Diverted);
-        self.leave(now, key, (queue, headers), None);
+        self.leave(now, key, Destination { queue, headers }, None);
         true
     }
 
@@ -145,7 +146,7 @@ impl Scheduler {
         if self.steering.now.concerns_no_job() {
             return false;
         }
-        if self.remove_if_unwanted(key, now) {
+        if self.remove_if_unwanted(now, key) {
             return true;
         }
         self.sight(now, key, SightedState::Waiting);

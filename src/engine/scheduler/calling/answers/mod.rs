@@ -27,8 +27,8 @@ use rules::answers::{Excess, LimitInfo, Quotas, ThrottleScope};
 use rules::limit::Limit;
 use rules::tenant::Tenant;
 
-/// Length of a throttle for which the answer names a time of 0. Also if it names none, and the
-/// tenant has no window.
+/// Length of a throttle for which the answer names a time of 0, or for which it names no time and
+/// the tenant has no window.
 const DEFAULT_THROTTLE: Duration = Duration::from_secs(1);
 
 impl Scheduler {
@@ -39,7 +39,8 @@ impl Scheduler {
         &mut self,
         now: Duration,
         key: JobKey,
-        (after, stops_all): (Option<Duration>, Option<bool>),
+        after: Option<Duration>,
+        stops_all: Option<bool>,
         reason: String,
     ) {
         let Some(job) = self.jobs.get(&key) else {
