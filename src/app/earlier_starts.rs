@@ -9,7 +9,7 @@ use engine::Stop;
 use engine::outage::Outage;
 use gate::EarlierStarts;
 use rules::delays::DelayLevels;
-use rules::failures::retry::Reconnect;
+use rules::failures::retry::Backoff;
 use telemetry::Health;
 
 /// Asks RabbitMQ whether jobs were started before this worker. Waits until RabbitMQ accepts the
@@ -24,7 +24,7 @@ pub(super) async fn earlier_starts(
     let answered = async {
         let began = Instant::now();
         let mut outage = Outage::new("RabbitMQ");
-        let mut pauses = Reconnect::default();
+        let mut pauses = Backoff::default();
         loop {
             match in_use(&config.amqp, levels).await {
                 Err(why) if lets_no_session_begin(&why) => {

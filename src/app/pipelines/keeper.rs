@@ -15,7 +15,7 @@ use super::super::reload::{Reload, WantedPipeline};
 use super::MakeWork;
 use config::PipelineName;
 use engine::Stop;
-use rules::failures::retry::Reconnect;
+use rules::failures::retry::Backoff;
 use runtime::tasks::{Tasks, message};
 
 /// The first and the longest pause before a failed pipeline is restarted.
@@ -46,7 +46,7 @@ impl Keeper {
     }
 
     async fn keep(mut self) {
-        let mut pauses = Reconnect::between(RESTART_PAUSES[0], RESTART_PAUSES[1]);
+        let mut pauses = Backoff::between(RESTART_PAUSES[0], RESTART_PAUSES[1]);
         loop {
             let now = self.wanted.borrow_and_update().clone();
             if now.end || self.stop.soft.is_cancelled() {

@@ -13,7 +13,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
 
 use config::{ConfigErrors, ConfigSource, Pipelines};
-use rules::failures::retry::Reconnect;
+use rules::failures::retry::Backoff;
 
 /// Interval at which the file is checked for changes.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
@@ -112,7 +112,7 @@ fn watch_file(
 /// The failure of the last reading, and when to try again.
 struct ReadFailure {
     known: Option<(String, Instant)>,
-    pauses: Reconnect,
+    pauses: Backoff,
 }
 
 impl Default for ReadFailure {
@@ -120,7 +120,7 @@ impl Default for ReadFailure {
         let [first, longest] = RETRY_PAUSES;
         Self {
             known: None,
-            pauses: Reconnect::between(first, longest),
+            pauses: Backoff::between(first, longest),
         }
     }
 }

@@ -6,7 +6,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::BrokerError;
-use rules::failures::retry::Reconnect;
+use rules::failures::retry::Backoff;
 
 /// Minimum age of a session after which the pauses begin anew.
 const GOOD_SESSION: Duration = Duration::from_secs(10);
@@ -17,7 +17,7 @@ const LOG_INTERVAL: Duration = Duration::from_secs(60);
 /// one once a minute.
 pub(super) struct Attempts {
     connection: &'static str,
-    pauses: Reconnect,
+    pauses: Backoff,
     logged: Option<(BrokerError, Instant)>,
 }
 
@@ -25,7 +25,7 @@ impl Attempts {
     pub fn new(connection: &'static str) -> Self {
         Self {
             connection,
-            pauses: Reconnect::default(),
+            pauses: Backoff::default(),
             logged: None,
         }
     }

@@ -17,7 +17,7 @@ use super::stderr::LogRateLimit;
 use crate::verdicts::{self, retry, unprepared};
 use crate::{Attempt, Outcome, Permit, Trouble};
 use config::Exec;
-use rules::failures::retry::Reconnect;
+use rules::failures::retry::Backoff;
 use rules::job::verdict::{self, Verdict};
 
 /// Minimum interval at which the same reason is logged again.
@@ -196,7 +196,7 @@ impl PoolState {
 
     /// Keeps one program running until the pool is closed.
     async fn keep_one(&self) {
-        let mut pauses = Reconnect::default();
+        let mut pauses = Backoff::default();
         while !self.stop.is_cancelled() {
             let started = tokio::select! {
                 started = Child::start(&self.exec, Arc::clone(&self.stderr_limit)) => started,

@@ -15,7 +15,7 @@ use super::requests::NoRequest;
 use super::secrets::Secrets;
 use super::token_endpoint::{Endpoint, GrantedToken, TokenClient, TokenError};
 use config::Http;
-use rules::failures::retry::Reconnect;
+use rules::failures::retry::Backoff;
 use rules::tenant::Tenant;
 use shared_token::SharedToken;
 use tenant_tokens::TenantTokens;
@@ -116,8 +116,8 @@ impl FailureLog {
 }
 
 /// Returns the pauses between attempts.
-fn pauses() -> Reconnect {
-    Reconnect::between(FETCH_RETRY_DELAYS[0], FETCH_RETRY_DELAYS[1])
+fn pauses() -> Backoff {
+    Backoff::between(FETCH_RETRY_DELAYS[0], FETCH_RETRY_DELAYS[1])
 }
 
 /// Keeps the tokens of one API.

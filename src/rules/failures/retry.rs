@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use backoff::ExponentialBackoff;
-use backoff::backoff::Backoff;
+use backoff::backoff::Backoff as _;
 
 /// A job's retry policy: exponential backoff that doubles each time, with jitter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -49,11 +49,11 @@ pub fn pause(first: Duration, longest: Duration, failures: u32) -> Duration {
     schedule.current_interval
 }
 
-/// Waits between attempts to reach a server: 100 ms to 10 s, without a limit on attempts.
+/// Growing waits between attempts, whose number has no limit: by default 100 ms to 10 s.
 #[derive(Debug)]
-pub struct Reconnect(ExponentialBackoff);
+pub struct Backoff(ExponentialBackoff);
 
-impl Default for Reconnect {
+impl Default for Backoff {
     fn default() -> Self {
         Self(exponential(
             Duration::from_millis(100),
@@ -62,7 +62,7 @@ impl Default for Reconnect {
     }
 }
 
-impl Reconnect {
+impl Backoff {
     /// Returns waits from `first` to `longest`.
     pub fn between(first: Duration, longest: Duration) -> Self {
         Self(exponential(first, longest))
@@ -140,16 +140,16 @@ mod tests {
     }
 
     #[test]
-    fn reconnecting_never_ends_and_its_backoff_resets_after_a_success() {
-        let mut reconnect = Reconnect::default();
-        let first = reconnect.next(0.5);
+    fn a_backoff_never_ends_and_resets_after_a_success() {
+        let mut backoff = Backoff::default();
+        let first = backoff.next(0.5);
         assert_eq!(first, Duration::from_millis(100));
-        let last = (0..1000).map(|_| reconnect.next(0.5)).last();
+        let last = (0..1000).map(|_| backoff.next(0.5)).last();
         assert_eq!(last, Some(Duration::from_millis(7_500)));
-        assert_eq!(reconnect.next(0.0), 5 * SECOND);
-        assert_eq!(reconnect.next(1.0), 10 * SECOND);
-        reconnect.reset();
-        assert_eq!(reconnect.next(0.5), first);
+        assert_eq!(backoff.next(0.0), 5 * SECOND);
+        assert_eq!(backoff.next(1.0), 10 * SECOND);
+        backoff.reset();
+        assert_eq!(backoff.next(0.5), first);
     }
 
     fn any_duration() -> impl Strategy<Value = Duration> {

@@ -10,7 +10,7 @@ use super::round_size::RoundSize;
 use crate::action::JobKey;
 use crate::facts::GateFact;
 use gate::{GateError, ShardId};
-use rules::failures::retry::Reconnect;
+use rules::failures::retry::Backoff;
 use rules::limit::Limits;
 
 /// Minimum interval between round trips of fewer than [`FULL_ROUND`] jobs. It bounds their number.
@@ -69,7 +69,7 @@ pub struct Admission {
     not_before: Option<Duration>,
     /// When the recovery wait ends, according to the gate's last error.
     closed_until: Duration,
-    backoff: Reconnect,
+    backoff: Backoff,
     /// Minimum duration of a round trip.
     base: Duration,
     expired_permits: ExpiredPermits,

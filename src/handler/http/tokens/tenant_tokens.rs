@@ -15,7 +15,7 @@ use super::super::requests::NoRequest;
 use super::super::secrets::Secrets;
 use super::super::token_endpoint::{Endpoint, TokenClient, TokenError};
 use super::{AccessToken, FETCH_RETRY_DELAYS, FailureLog, NoToken, pauses};
-use rules::failures::retry::Reconnect;
+use rules::failures::retry::Backoff;
 use rules::tenant::Tenant;
 
 /// Maximum number of tenants whose tokens are kept.
@@ -63,7 +63,7 @@ struct TenantTokenState {
     asked: Option<Instant>,
     /// Why the last attempt failed, and until when there is no further one.
     failed: Option<(FetchFailure, Instant)>,
-    pauses: Reconnect,
+    pauses: Backoff,
 }
 
 /// The reason why an attempt failed.
