@@ -290,7 +290,7 @@ fn report(world: &World) -> Report {
         lasted: world.now(),
         makespan: None,
         deliveries: 0.0,
-        cancelled: 0,
+        canceled: 0,
         wrongs: world.wrongs.take(),
         lines,
     }

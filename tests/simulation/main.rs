@@ -124,7 +124,7 @@ struct Report {
     makespan: Option<f64>,
     deliveries: f64,
     /// Canceled jobs that operators know of.
-    cancelled: usize,
+    canceled: usize,
     wrongs: Vec<String>,
     lines: Vec<String>,
 }
@@ -370,7 +370,7 @@ fn report(world: &World, lasted: Duration) -> Report {
         lasted,
         makespan,
         deliveries,
-        cancelled: steering::cancelled(world),
+        canceled: steering::canceled(world),
         wrongs: history.wrongs.iter().cloned().collect(),
         lines: history.take_lines(),
     }

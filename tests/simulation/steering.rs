@@ -37,7 +37,7 @@ struct Inner {
     board: Board,
     asked: BTreeSet<String>,
     /// Canceled jobs, and since when every worker knows of each.
-    cancelled: BTreeMap<String, Instant>,
+    canceled: BTreeMap<String, Instant>,
     /// Since when all tenants are known to be paused.
     paused: Option<Instant>,
 }
@@ -99,10 +99,10 @@ pub async fn follow(life: &Life, follows: &mut Follows, updates: &mpsc::Sender<U
 pub fn begins(life: &Life, id: &str) {
     let steered = life.world.steered.inner();
     let since = |known: Option<&Instant>| known.map(Instant::elapsed);
-    let cancelled = since(steered.cancelled.get(id));
+    let canceled = since(steered.canceled.get(id));
     let paused = since(steered.paused.as_ref());
     drop(steered);
-    for (what, since) in [("cancelled", cancelled), ("paused", paused)] {
+    for (what, since) in [("canceled", canceled), ("paused", paused)] {
         if let Some(since) = since {
             let (name, mut history) = (&life.name, life.world.history());
             history.wrong(format_args!(
@@ -217,19 +217,19 @@ async fn cancel(world: &World) {
     }
     world.note(format_args!("{} is known to be canceled", planned.id));
     let mut steered = world.steered.inner();
-    (steered.cancelled).insert(planned.id.clone(), Instant::now());
+    (steered.canceled).insert(planned.id.clone(), Instant::now());
 }
 
 /// Returns the number of jobs that are known to be canceled.
-pub fn cancelled(world: &World) -> usize {
-    world.steered.inner().cancelled.len()
+pub fn canceled(world: &World) -> usize {
+    world.steered.inner().canceled.len()
 }
 
 #[test]
-fn operators_learn_of_cancelled_jobs_in_some_simulations() {
+fn operators_learn_of_canceled_jobs_in_some_simulations() {
     let seeds = STEERED + 1..STEERED + 8;
-    let cancelled: usize = seeds
-        .map(|seed| super::simulate(seed, Detail::Number).cancelled)
+    let canceled: usize = seeds
+        .map(|seed| super::simulate(seed, Detail::Number).canceled)
         .sum();
-    assert!(cancelled > 0);
+    assert!(canceled > 0);
 }

@@ -395,8 +395,8 @@ async fn stop(link: &AmqpLink, slots: &[ConsumerSlot]) -> Result<(), BrokerError
         let options = BasicCancelOptions::default();
         Some((slot.channel).basic_cancel(consumer.tag(), options))
     });
-    let cancelled = future::try_join_all(cancels);
-    link.target.rpc("basic.cancel", cancelled).await?;
+    let canceled = future::try_join_all(cancels);
+    link.target.rpc("basic.cancel", canceled).await?;
     Ok(())
 }
 

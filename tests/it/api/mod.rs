@@ -408,11 +408,11 @@ async fn actions_match_the_commands_and_are_audited() {
     port.post("/pause", &json!({"for": "1h"})).await.is(200);
     assert_eq!(port.get("/instructions").await.is(200)["held"], "pause");
     run.bed.publish(&run.yaml, [job("acme", "four")]).await;
-    let cancelled = port
+    let canceled = port
         .post("/tenants/acme/jobs/four/cancel", &json!({"wait": "0s"}))
         .await
         .is(200);
-    assert_eq!(cancelled["state"], "requested");
+    assert_eq!(canceled["state"], "requested");
     let drained = port.post("/drain", &json!({})).await.is(200);
     assert_eq!(drained["all"], "draining");
     // Both last, and a resume ends both.

@@ -96,7 +96,7 @@ fn ids(name: &str, numbers: std::ops::Range<usize>) -> Vec<String> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_cancelled_job_is_a_dead_letter_and_runs_only_after_a_replay() {
+async fn a_canceled_job_is_a_dead_letter_and_runs_only_after_a_replay() {
     // 5 per hour.
     let fleet = Fleet::start(yaml());
     fleet.is_complete().await;
@@ -149,7 +149,7 @@ async fn a_cancelled_job_is_a_dead_letter_and_runs_only_after_a_replay() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_call_in_flight_continues_and_an_unseen_job_is_cancelled_on_arrival() {
+async fn a_call_in_flight_continues_and_an_unseen_job_is_canceled_on_arrival() {
     let fleet = Fleet::start(yaml());
     fleet.is_complete().await;
     fleet.publish("acme", ["slow-1".to_owned()]).await;

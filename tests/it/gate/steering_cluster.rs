@@ -155,7 +155,7 @@ async fn an_instruction_is_on_every_primarys_board_until_dropped() {
         assert!(versions.iter().any(|(key, _)| key == board), "{board}");
     }
     let mut workers = [worker(&gate), worker(&gate)];
-    let cancelled = |steering: &Steering| {
+    let canceled = |steering: &Steering| {
         let wish = steering.of_job(&tenant(id), "{j}");
         wish.is_some_and(|wish| wish.cancel == Some(7))
     };
@@ -167,7 +167,7 @@ async fn an_instruction_is_on_every_primarys_board_until_dropped() {
     };
     for (number, worker) in workers.iter_mut().enumerate() {
         let agreed = worker.exchange().await.expect("all answer");
-        assert!(cancelled(&agreed.steering));
+        assert!(canceled(&agreed.steering));
         assert_eq!(not_yet().await, (number + 1, 1));
         worker.follows(&agreed);
         worker.exchange().await.expect("all answer");
@@ -180,7 +180,7 @@ async fn an_instruction_is_on_every_primarys_board_until_dropped() {
     assert!(see(&gate).await.is_err());
     let agreed = workers[0].exchange().await.expect("two answer");
     assert_eq!(agreed.registries.len(), 2);
-    assert!(cancelled(&agreed.steering), "two boards say it");
+    assert!(canceled(&agreed.steering), "two boards say it");
     assert_eq!(agreed.steering.hold, Some(Hold::Paused));
     cluster.primaries[0].restart();
     let names = [hold.name(), cancel.name()];

@@ -70,8 +70,8 @@ fn every_field_of_json_is_listed() {
         assert!(fields(&done).is_subset(&known), "{done}");
     }
     let job = ["--tenant", "acme", "--id", "1", "--wait", "0s", "--json"];
-    let cancelled = run(&[&["job", "cancel"][..], &job].concat());
-    assert_eq!(fields(&cancelled), {
+    let canceled = run(&[&["job", "cancel"][..], &job].concat());
+    assert_eq!(fields(&canceled), {
         let states = [
             "cancelled",
             "running",

@@ -69,8 +69,8 @@ async fn a_repeated_cancellation_lasts_longer_but_not_shorter() {
     let fake = fake_gate(limit(Algorithm::FixedWindow, 1, 1_000));
     let job = JobRef::new(tenant("t"), "order-7", 300 * SECOND).expect("a job");
     let ends = async |for_ms| {
-        let cancelled = job.cancel(&fake.gate, SECOND, for_ms).await;
-        cancelled
+        let canceled = job.cancel(&fake.gate, SECOND, for_ms).await;
+        canceled
             .expect("the gate answers")
             .until_ms
             .0
@@ -130,8 +130,8 @@ async fn a_cancellation_that_ended_is_not_waited_for() {
     let fake = fake_gate(limit(Algorithm::FixedWindow, 1, 1_000));
     let job = JobRef::new(tenant("t"), "order-7", 300 * SECOND).expect("a job");
     let started = tokio::time::Instant::now();
-    let cancelled = job.cancel(&fake.gate, 600 * SECOND, 2_000).await;
-    let state = cancelled.expect("the gate answers").state;
+    let canceled = job.cancel(&fake.gate, 600 * SECOND, 2_000).await;
+    let state = canceled.expect("the gate answers").state;
     assert_eq!(state, CancelState::Undone);
     assert!(started.elapsed() < 5 * SECOND);
 }
@@ -161,7 +161,7 @@ async fn a_cancellation_that_another_replaced_is_followed() {
         let sighted = canceled_job();
         fake.gate.sighted(&[sighted]).await.expect("it is stored");
     };
-    let (cancelled, ()) = tokio::join!(job.cancel(&fake.gate, 60 * SECOND, HOUR_MS), other);
-    let state = cancelled.expect("the gate answers").state;
+    let (canceled, ()) = tokio::join!(job.cancel(&fake.gate, 60 * SECOND, HOUR_MS), other);
+    let state = canceled.expect("the gate answers").state;
     assert_eq!(state, CancelState::Cancelled);
 }

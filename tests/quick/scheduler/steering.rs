@@ -77,7 +77,7 @@ fn states(done: &Done) -> Vec<(&str, SightedState)> {
 }
 
 #[test]
-fn a_cancelled_job_leaves_memory_at_once_and_the_others_stay() {
+fn a_canceled_job_leaves_memory_at_once_and_the_others_stay() {
     let mut desk = Desk::new(4);
     desk.deliver_messages(DeliverySource::Fresh, vec![job("1"), job("2")]);
     desk.answer(MS, vec![vec![wait(300, 4), wait(300, 5)]]);
@@ -93,7 +93,7 @@ fn a_cancelled_job_leaves_memory_at_once_and_the_others_stay() {
 }
 
 #[test]
-fn a_job_without_a_slot_or_arriving_later_is_cancelled_without_a_request() {
+fn a_job_without_a_slot_or_arriving_later_is_canceled_without_a_request() {
     let mut desk = Desk::new(1);
     desk.start_one();
     let done = desk.deliver_messages(DeliverySource::Fresh, vec![job("1")]);
@@ -105,7 +105,7 @@ fn a_job_without_a_slot_or_arriving_later_is_cancelled_without_a_request() {
 }
 
 #[test]
-fn an_answer_in_flight_starts_no_cancelled_job_and_its_permit_is_returned() {
+fn an_answer_in_flight_starts_no_canceled_job_and_its_permit_is_returned() {
     let mut desk = Desk::new(4);
     desk.deliver_messages(DeliverySource::Fresh, vec![job("1")]);
     steer(&mut desk, [cancel("1")]);
@@ -118,7 +118,7 @@ fn an_answer_in_flight_starts_no_cancelled_job_and_its_permit_is_returned() {
 }
 
 #[test]
-fn a_preparing_job_is_cancelled_once_it_is_prepared() {
+fn a_preparing_job_is_canceled_once_it_is_prepared() {
     let mut desk = Desk::new(4);
     desk.ready = 0;
     desk.deliver_messages(DeliverySource::Fresh, vec![job("1")]);
@@ -132,7 +132,7 @@ fn a_preparing_job_is_cancelled_once_it_is_prepared() {
 }
 
 #[test]
-fn a_call_in_flight_continues_and_only_the_next_one_is_cancelled() {
+fn a_call_in_flight_continues_and_only_the_next_one_is_canceled() {
     let mut desk = Desk::new(4);
     let done = desk.deliver_messages(DeliverySource::Fresh, vec![job("1"), job("2")]);
     assert_eq!(done.asked[0].asks.len(), 2);

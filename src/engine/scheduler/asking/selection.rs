@@ -55,9 +55,9 @@ impl Scheduler {
             && (self.queues.may_ask(|it| self.is_open(it)) || self.needs_clock().is_some())
     }
 
-    /// Returns false while this worker is unfit and no try is running. Also false after a
-    /// successful try, until its few jobs are back in their queues. They go back once nothing
-    /// moves; while a move waits for a full queue, the worker calls the few.
+    /// Returns false while this worker is unfit and no try is running, and after a successful try
+    /// until its few jobs are back in their queues. They go back once nothing moves; while a move
+    /// waits for a full queue, the worker calls the few.
     pub(in crate::scheduler) fn may_call(&self) -> bool {
         let wanted = self.fitness.wants();
         let gives_back = self.agreement.is_giving_back(wanted) && !self.moves.are_stuck();
