@@ -20,13 +20,6 @@ pub struct TenantSelection {
     pub name: String,
 }
 
-impl TenantSelection {
-    /// Returns true if the name `tenant` matches.
-    pub fn names(&self, tenant: &str) -> bool {
-        tenant.to_lowercase().contains(&self.name.to_lowercase())
-    }
-}
-
 /// Result of a look at the fleet.
 #[derive(Debug, Default)]
 pub struct Overview {
@@ -60,10 +53,13 @@ impl Overview {
         let shown = match selection {
             None => None,
             Some(selection) => {
-                let tenants = &mut fleet.view.tenants;
-                tenants.retain(|row| selection.names(row.tenant.as_str()));
+                let reported = fleet.view.tenants.clone();
+                fleet.view.keep(&selection.name);
                 let order = (selection.sort, selection.max);
-                Some(BusiestTenants::of(gate, config, &fleet, order).await)
+                let shown = BusiestTenants::of(gate, config, &fleet, order).await;
+                // A shorter search may match all of them again before the next look.
+                fleet.view.tenants = reported;
+                Some(shown)
             }
         };
         Ok(Self {

@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use config::Config;
 use gate::fleet::registry::{NamedPolicy, Registry};
 use gate::redis::RedisGate;
 use gate::reports::{self, see};
@@ -13,6 +14,7 @@ use kit::process::Process;
 use kit::redis_topologies::RedisCluster;
 use kit::servers::{shared_rabbit, shared_redis, unique};
 use kit::{Bed, jobs, until};
+use operator::overview::{Overview, TenantSelection};
 use rules::limit::Algorithm;
 use rules::policy::Policy;
 use rules::report::view::Sort;
@@ -324,4 +326,25 @@ async fn invalid_and_missing_reports_are_distinguished() {
     let fleet = see(&gate).await.expect("it answers");
     assert_eq!(fleet.view.workers.len(), 0);
     assert_eq!(fleet.failed.len(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_search_leaves_all_reported_tenants_in_the_fleet() {
+    let gate = Arc::new(gate_at(shared_redis().url(), &unique("fleet")));
+    let _workers = speak(&gate, 1).await;
+    let config = Config::parse("c.yaml", "", std::iter::empty()).expect("valid");
+    let names = async |part: &str| {
+        let search = TenantSelection {
+            sort: Sort::Waiting,
+            max: 9,
+            name: part.to_owned(),
+        };
+        let seen = Overview::of(&gate, &config, Some(&search)).await;
+        let seen = seen.expect("it answers");
+        let shown = seen.shown.expect("tenants");
+        (shown.rows.len(), shown.more, seen.fleet.view.tenants.len())
+    };
+    assert_eq!(names("CM").await, (1, 0, 1));
+    // Without its last letter, the search matches again.
+    assert_eq!(names("cmx").await, (0, 0, 1));
 }

@@ -189,9 +189,7 @@ impl FleetReport {
 
     /// Keeps only the tenants whose names contain `part`, ignoring case.
     pub fn keep(&mut self, part: &str) {
-        let part = part.to_lowercase();
-        let has_it = |row: &Row| row.tenant.as_str().to_lowercase().contains(&part);
-        self.tenants.retain(has_it);
+        self.tenants.retain(|row| row.has_in_name(part));
     }
 }
 
@@ -256,6 +254,12 @@ impl Row {
             self.line_ends_ms = waitlist.ends_ms;
         }
         self.forget_limit();
+    }
+
+    /// Returns true if the tenant's name contains `part`, ignoring case.
+    pub fn has_in_name(&self, part: &str) -> bool {
+        let name = self.tenant.as_str().to_lowercase();
+        name.contains(&part.to_lowercase())
     }
 
     /// Returns true if jobs of the tenant wait.

@@ -104,7 +104,7 @@ impl Model {
         let (now_ms, at) = (self.now_ms, self.at);
         let looks_at_tenants =
             self.page.is_none() && matches!(self.view, TopView::Tenants | TopView::Limits);
-        let selection = looks_at_tenants.then(|| self.wanted());
+        let selection = looks_at_tenants.then(|| self.selection());
         let mut numbers = self.numbers;
         let mut number = || {
             numbers += 1;

@@ -34,11 +34,7 @@ impl ListedLimit<'_> {
 }
 
 impl Model {
-    pub(in super::super) fn is_wanted(&self, tenant: &str) -> bool {
-        self.wanted().names(tenant)
-    }
-
-    pub(super) fn wanted(&self) -> TenantSelection {
+    pub(super) fn selection(&self) -> TenantSelection {
         TenantSelection {
             sort: self.sort,
             max: MAX_TENANTS,
@@ -62,7 +58,7 @@ impl Model {
                 .filter(|row| !known.contains(row.tenant.as_str()))
                 .collect();
             rows.extend(others);
-            rows.retain(|row| self.is_wanted(row.tenant.as_str()));
+            rows.retain(|row| row.has_in_name(&self.search));
         }
         rows.sort_by(|one, two| self.sort.order(one, two));
         rows
