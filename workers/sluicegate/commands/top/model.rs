@@ -69,6 +69,8 @@ pub struct StatusMessage {
 /// A running action.
 pub struct RunningAction {
     number: u64,
+    /// The pipeline whose dead letters it replays.
+    replays_in: Option<usize>,
     pub what: String,
     pub progress: String,
     pub since_ms: u64,

@@ -116,6 +116,35 @@ fn dead_letters_are_not_fetched_while_they_are_replayed() {
 }
 
 #[test]
+fn replayed_dead_letters_are_fetched_again_in_the_pipeline_of_the_replay() {
+    let fetches = |model: &mut Model, at| kinds(model).contains(&ServerRequest::DeadLetters(at));
+    let yaml = "
+pipelines:
+  bills: {amqp: {queue: bills}}
+  orders: {amqp: {queue: orders}}
+";
+    // The operator waits in another view, or in another pipeline.
+    for (leave, back) in [("1", "4"), ("1]4", "[4")] {
+        let mut model = Model::new(pipelines(yaml), Sort::Waiting, NOW);
+        types(&mut model, "4");
+        answer(&mut model, picture);
+        let begun = types(&mut model, "Ay");
+        types(&mut model, leave);
+        model.came(begun[0].0, ServerAnswer::Done(Ok("replayed 5".to_owned())));
+        answer(&mut model, picture);
+        types(&mut model, back);
+        assert!(fetches(&mut model, 0), "{leave}");
+    }
+    // Another action changes no dead letter.
+    let mut model = model();
+    types(&mut model, "4");
+    answer(&mut model, picture);
+    let begun = types(&mut model, "ry");
+    model.came(begun[0].0, ServerAnswer::Done(Ok("resumed".to_owned())));
+    assert!(!fetches(&mut model, 0));
+}
+
+#[test]
 fn a_changed_configuration_fetches_dead_letters_once_the_old_fetch_has_ended() {
     let fetch = |model: &mut Model| {
         let mut due = model.due().into_iter();

@@ -65,13 +65,12 @@ impl Model {
                 }
             }
             ServerAnswer::Done(ended) => {
-                self.doing.take_if(|doing| doing.number == number);
+                let action = self.doing.take_if(|doing| doing.number == number);
                 let is_bad = ended.is_err();
                 self.show_status(ended.unwrap_or_else(|why| why), is_bad);
                 self.urge();
-                let letters = &mut self.pipelines[self.at].letters;
-                if self.view == TopView::DeadLetters && !letters.is_in_flight() {
-                    letters.urge();
+                if let Some(at) = action.and_then(|action| action.replays_in) {
+                    self.pipelines[at].letters.urge();
                 }
             }
         }
@@ -144,6 +143,7 @@ impl Model {
         self.numbers += 1;
         self.doing = Some(RunningAction {
             number: self.numbers,
+            replays_in: matches!(act, Act::Replay(_)).then_some(self.at),
             what: act.short(),
             progress: String::new(),
             since_ms: self.now_ms,
