@@ -13,7 +13,7 @@ use rules::steering::Hold;
 
 use super::parts::{Column, Side, bar, fit, list, wrapped};
 use super::write;
-use crate::commands::fleet::gaps;
+use crate::commands::fleet::{NOBODY, gaps, is_empty};
 use crate::commands::top::model::{Model, PipelineModel};
 use crate::commands::top::theme::Theme;
 
@@ -46,8 +46,8 @@ pub fn draw(frame: &mut Frame, area: Rect, model: &Model, theme: Theme) {
         return write(frame, sums, vec![words]);
     };
     write(frame, sums, vec![Line::from(fit(&all(picture), wide))]);
-    if picture.fleet.view.workers.is_empty() {
-        let words = "no worker is running: no report in the last 10 s";
+    if is_empty(&picture.fleet) {
+        let words = NOBODY.trim_end();
         write(frame, workers, vec![Line::styled(words, theme.bad())]);
     } else {
         let columns: [Column; 8] = [
@@ -90,11 +90,13 @@ fn name(worker: &ReportedWorker) -> String {
     format!("{}:{}", plain(&worker.report.host, 40), worker.report.pid)
 }
 
-fn state(worker: &ReportedWorker) -> &'static str {
-    match (worker.report.ready, worker.report.notes.is_empty()) {
-        (true, true) => "ready",
-        (true, false) => "ready, but",
-        (false, _) => "NOT READY",
+fn state(worker: &ReportedWorker) -> String {
+    let notes = plain(&worker.report.notes.join("; "), 400);
+    match (worker.report.ready, notes.is_empty()) {
+        (true, true) => "ready".to_owned(),
+        (true, false) => format!("ready, but {notes}"),
+        (false, true) => "NOT READY".to_owned(),
+        (false, false) => format!("NOT READY: {notes}"),
     }
 }
 
@@ -102,8 +104,7 @@ fn cells(worker: &ReportedWorker, is_wide: bool, theme: Theme) -> Vec<Line<'stat
     let report = &worker.report;
     let load = &report.load;
     let used = format!("{:.0} %", load.saturation * 100.0);
-    let notes = plain(&report.notes.join("; "), 400);
-    let style = match (report.ready, notes.is_empty()) {
+    let style = match (report.ready, report.notes.is_empty()) {
         (true, true) => theme.good(),
         (true, false) => theme.warn(),
         (false, _) => theme.bad(),
@@ -122,10 +123,7 @@ fn cells(worker: &ReportedWorker, is_wide: bool, theme: Theme) -> Vec<Line<'stat
             0 => Line::from("0"),
             late => Line::styled(late.to_string(), theme.warn()),
         },
-        Line::styled(
-            format!("{} {notes}", state(worker)).trim_end().to_owned(),
-            style,
-        ),
+        Line::styled(state(worker), style),
     ]
 }
 
@@ -136,16 +134,7 @@ fn below(model: &Model, picture: &Overview, wide: usize, theme: Theme) -> Vec<Li
         .place()
         .and_then(|at| picture.fleet.view.workers.get(at));
     if let Some(worker) = worker {
-        let notes = worker.report.notes.join("; ");
-        let text = match notes.is_empty() {
-            true => format!("{}: {}", name(worker), state(worker)),
-            false => format!(
-                "{}: {}: {}",
-                name(worker),
-                state(worker),
-                plain(&notes, 400)
-            ),
-        };
+        let text = format!("{}: {}", name(worker), state(worker));
         let text = wrapped(&text, wide, 2).into_iter();
         lines.extend(text.take(usize::from(NOTES)).map(Line::from));
     }
@@ -201,7 +190,8 @@ fn pipeline(pipeline: &PipelineModel, now_ms: u64, theme: Theme) -> Vec<Line<'st
         states.push("RECOVERY WAIT".to_owned());
     }
     match ready {
-        _ if workers.is_empty() => states.push("NO WORKER".to_owned()),
+        _ if is_empty(&picture.fleet) => states.push("NO WORKER".to_owned()),
+        _ if workers.is_empty() => states.push("NO REPORT".to_owned()),
         ready if ready < workers.len() => {
             states.push(format!("{} not ready", workers.len() - ready));
         }

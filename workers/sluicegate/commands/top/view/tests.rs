@@ -97,7 +97,7 @@ fn the_fleet() {
     );
     has(
         &shows(&model, (120, 40)),
-        &["[##......]  19 %", "NOT READY Redis does\\nnot a"],
+        &["[##......]  19 %", "NOT READY: Redis does\\nnot "],
     );
     let nobody = at("1", || {
         let mut picture = picture();
@@ -105,6 +105,16 @@ fn the_fleet() {
         picture
     });
     has(&shows(&nobody, (80, 24)), &["no worker is running"]);
+    let silent = at("1", || {
+        let mut picture = picture();
+        let view = &mut picture.fleet.view;
+        view.workers.clear();
+        view.silent = vec!["a".to_owned()];
+        picture
+    });
+    let text = shows(&silent, (80, 24));
+    has(&text, &["1 more worker is alive but has no report"]);
+    assert!(!text.contains("no worker is running"), "{text}");
 }
 
 #[test]
