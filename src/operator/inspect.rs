@@ -305,6 +305,12 @@ impl TenantInspection {
         })
     }
 
+    /// Returns the queue to which the tenant's jobs are diverted.
+    fn diverted_to(&self) -> Option<String> {
+        let queue = self.held.as_ref().ok()?.diverts(&self.tenant)?;
+        Some(queue.to_string())
+    }
+
     /// Returns the inspection as it is answered.
     pub fn answer(&self) -> InspectionAnswer {
         let (rows, found) = (self.rows(), &self.found);
@@ -312,7 +318,6 @@ impl TenantInspection {
         let (recovery_wait_until_ms, recovery_wait_reason) = self.recovery.known();
         let one_waitlist = self.given.missing.is_empty();
         let (all, held) = (self.all.as_ref(), self.held.as_ref());
-        let diverted_to = held.ok().and_then(|held| held.diverts(&self.tenant));
         let missing = self.given.missing.iter().map(Scope::to_string);
         InspectionAnswer {
             tenant: self.tenant.to_string(),
@@ -337,7 +342,7 @@ impl TenantInspection {
                 .ok()
                 .and_then(|held| held.hold)
                 .map(|hold| hold.keyword().into()),
-            diverted_to: diverted_to.map(|queue| queue.to_string()),
+            diverted_to: self.diverted_to(),
             waits_for: waits.short(),
             reason: waits.describe(&self.given, found, counts_cost(&rows, found)),
             advertised: self.advertised.clone(),

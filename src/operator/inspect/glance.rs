@@ -20,6 +20,8 @@ pub struct Glance {
     pub suspended_until_ms: u64,
     /// Cause of the suspension.
     pub suspended_by: String,
+    /// Queue to which its jobs are diverted.
+    pub diverted_to: Option<String>,
     /// End of the recovery wait; 0 if it is over or its end is unknown.
     pub recovery_until_ms: u64,
     /// The cause for which a new job would wait, in a sentence.
@@ -56,6 +58,7 @@ impl TenantInspection {
                 false => 0,
             },
             suspended_by: found.blocked_by.clone(),
+            diverted_to: self.diverted_to(),
             recovery_until_ms: later(self.recovery.in_ms()),
             why: waits.describe(&self.given, found, counts_cost(&rows, found)),
             description: self.describe(),

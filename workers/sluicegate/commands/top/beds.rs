@@ -227,6 +227,7 @@ pub fn glance() -> Box<Glance> {
         line_ends_ms: NOW + 724_000,
         suspended_until_ms: 0,
         suspended_by: String::new(),
+        diverted_to: None,
         recovery_until_ms: 0,
         why: "the limit hour is exhausted".to_owned(),
         description: (0..30)

@@ -107,9 +107,13 @@ fn state(glance: &Glance, redis_ms: u64, wide: usize, theme: Theme) -> Vec<Line<
         let text = format!("state     SUSPENDED, opens in {opens}: {by}");
         put(text, theme.bad());
     } else if glance.recovery_until_ms <= redis_ms {
-        match waiting {
-            true => put("state     open, jobs wait".to_owned(), theme.warn()),
-            false => put("state     open".to_owned(), theme.good()),
+        match &glance.diverted_to {
+            Some(queue) => {
+                let text = format!("state     DIVERTED to {}", plain(queue, 255));
+                put(text, theme.warn());
+            }
+            None if waiting => put("state     open, jobs wait".to_owned(), theme.warn()),
+            None => put("state     open".to_owned(), theme.good()),
         }
     }
     let line = match (glance.waiting, glance.line_ends_ms > redis_ms) {

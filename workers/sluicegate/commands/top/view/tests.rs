@@ -5,8 +5,11 @@ use ratatui::backend::TestBackend;
 use ratatui::style::Color;
 
 use super::*;
-use crate::commands::top::beds::{HOSTILE, NOW, answer, model, picture, pipelines, stopped, types};
-use crate::commands::top::model::ServerAnswer;
+use crate::commands::top::beds::{
+    HOSTILE, NOW, answer, glance, model, picture, pipelines, stopped, types,
+};
+use crate::commands::top::model::{ServerAnswer, ServerRequest};
+use operator::inspect::Glance;
 use rules::report::view::Sort;
 
 mod beside;
@@ -220,6 +223,20 @@ fn the_limits() {
     has(&shows(&changed, (120, 40)), &["0:40"]);
 }
 
+/// Returns a tenant's page after an answer with this change.
+fn page_of(change: impl Fn(&mut Glance)) -> Model {
+    let mut model = at("2\n", picture);
+    model.at_time(NOW + 2_000);
+    for (number, request) in model.due() {
+        if let ServerRequest::Glance(..) = request {
+            let mut glance = glance();
+            change(&mut glance);
+            model.came(number, ServerAnswer::Glance(Ok(glance)));
+        }
+    }
+    model
+}
+
 #[test]
 fn a_tenants_page() {
     let mut model = at("2\n", picture);
@@ -250,23 +267,17 @@ fn a_tenants_page() {
         &["700 units waiting, the last starts now"],
     );
     // A suspended tenant: the cause and the end.
-    let mut model = at("2\n", picture);
-    model.at_time(NOW + 2_000);
-    for (number, request) in model.due() {
-        if matches!(
-            request,
-            crate::commands::top::model::ServerRequest::Glance(..)
-        ) {
-            let mut glance = crate::commands::top::beds::glance();
-            glance.suspended_until_ms = NOW + 3_600_000;
-            glance.suspended_by = "an operator\u{7}".to_owned();
-            model.came(number, ServerAnswer::Glance(Ok(glance)));
-        }
-    }
+    let suspended = page_of(|glance| {
+        glance.suspended_until_ms = NOW + 3_600_000;
+        glance.suspended_by = "an operator\u{7}".to_owned();
+    });
     has(
-        &shows(&model, (80, 24)),
+        &shows(&suspended, (80, 24)),
         &["state     SUSPENDED, opens in 1:00:00 (23:13:20 UTC): an operator\\u{7}"],
     );
+    let diverted = page_of(|glance| glance.diverted_to = Some("parked\u{7}".to_owned()));
+    let text = shows(&diverted, (80, 24));
+    has(&text, &["state     DIVERTED to parked\\u{7}"]);
 }
 
 #[test]
@@ -397,7 +408,7 @@ fn global_stops_and_unreachable_servers_are_above_each_view() {
     let mut model = at("1", picture);
     types(&mut model, "4");
     for (number, request) in model.due() {
-        if let crate::commands::top::model::ServerRequest::DeadLetters(_) = request {
+        if let ServerRequest::DeadLetters(_) = request {
             model.came(
                 number,
                 ServerAnswer::DeadLetters(0, Err("closed".to_owned())),
