@@ -30,6 +30,7 @@ struct TenantView {
     suspended: Option<ShownTime>,
     suspended_by: String,
     warnings: Vec<String>,
+    is_all_suspended: bool,
     all_suspended: Option<ShownTime>,
     all_suspended_by: String,
     recovery: Option<ShownTime>,
@@ -213,6 +214,7 @@ fn view(asked: &ViewRequest, found: &InspectionAnswer) -> TenantView {
         suspended: end_if(found.suspended_until_ms),
         suspended_by: text(&found.suspended_by),
         warnings: warnings(found),
+        is_all_suspended: is_all_suspended(found),
         all_suspended: end_if(found.all_suspended_until_ms.unwrap_or_default()),
         all_suspended_by: text(found.all_suspended_by.as_deref().unwrap_or_default()),
         recovery: end_if(found.recovery_wait_until_ms.unwrap_or_default()),
@@ -242,11 +244,18 @@ fn state(found: &InspectionAnswer) -> (&'static str, &'static str) {
         () if lasts(found.recovery_wait_until_ms) => ("bad", "Recovery wait"),
         () if is_paused(found) => ("bad", "All workers paused"),
         () if found.suspended_until_ms > found.now_ms => ("bad", "Suspended"),
-        () if lasts(found.all_suspended_until_ms) => ("bad", "All tenants suspended"),
+        () if is_all_suspended(found) => ("bad", "All tenants suspended"),
         () if found.diverted_to.is_some() => ("warn", "Diverted"),
         () if found.waiting.unwrap_or_default() > 0 => ("warn", "Waiting"),
         () => ("good", "Open"),
     }
+}
+
+/// Returns true if all tenants are suspended: until a time, or until one of the calls that are made
+/// one at a time succeeds.
+fn is_all_suspended(found: &InspectionAnswer) -> bool {
+    found.all_suspended_until_ms > Some(found.now_ms)
+        || found.waits_for.as_deref() == Some("all-suspended")
 }
 
 fn is_paused(found: &InspectionAnswer) -> bool {
@@ -287,4 +296,34 @@ fn capitalized(text: &str) -> String {
     let mut chars = text.chars();
     let first = chars.next().map(|c| c.to_uppercase().to_string());
     first.unwrap_or_default() + chars.as_str()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_half_open_breaker_suspends_all_tenants() {
+        let found = json!({
+            "tenant": "acme", "source": "rate-limiter", "now_ms": 1_700_000_000_000_u64,
+            "labels": {}, "labels_missing": [], "limits": [], "shadows": [],
+            "waiting": 7, "waiting_by_level": {}, "recovery_wait_until_ms": 0,
+            "suspended_until_ms": 0, "suspended_by": "", "all_suspended_until_ms": 0,
+            "all_suspended_by": "5 failures in a row", "waits_for": "all-suspended",
+            "reason": "all tenants are suspended", "advertised": [], "advertised_at_ms": 0,
+            "redis_round_trip_ms": 0, "in_force": true, "other_configurations": [],
+            "other_configurations_unread": [],
+        });
+        let mut found: InspectionAnswer = serde_json::from_value(found).expect("an answer");
+        let asked = ViewRequest::of("/tenant", "name=acme", &[]).expect("a view");
+        let asked = asked.expect("it is short");
+        let shown = |found: &_| rendered(&view(&asked, found)).expect("it is written");
+        let html = shown(&found);
+        assert!(html.contains(r#"<span class="state big bad">All tenants suspended</span>"#));
+        assert!(html.contains("suspended</strong> until a call succeeds, by 5 failures in a row"));
+        found.waits_for = None;
+        assert!(shown(&found).contains(r#"<span class="state big warn">Waiting</span>"#));
+    }
 }
