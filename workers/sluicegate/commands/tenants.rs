@@ -166,6 +166,7 @@ fn cells(row: &Row, now_ms: u64) -> [String; 9] {
         until(row.closed_until_ms),
         until(row.line_ends_ms),
         match (row.closed_by.as_str(), row.waits_for.as_str()) {
+            ("", _) if row.closed_until_ms > now_ms => "suspended".to_owned(),
             ("", "") => "-".to_owned(),
             ("", limit) => format!("limit {}", plain(limit, 64)),
             (by, _) => plain(by, 80),
@@ -240,7 +241,7 @@ mod tests {
             "TENANT                LINE  MEMORY  CALLS  STARTS/S  DENIED/S  CLOSED  ENDS IN  WHY\n\
              acme                     -     240      3      12.5       3.5       -    2m 5s  limit hour\n\
              \\u{202e}evil\\u{200b}     -      2+     0+      0.0+      0.0+       -        -  -\n\
-             beta                     -       0      0       0.0       0.0   1m 0s        -  -\n\
+             beta                     -       0      0       0.0       0.0   1m 0s        -  suspended\n\
              a worker names at most 100 tenants; up to 1200 others have 1 waiting job, 0 calls in flight, 1.5 starts and 0.0 denials per second\n"
         );
         let beta = WaitlistState {
