@@ -94,14 +94,12 @@ impl Prompt {
         meant: Option<&str>,
     ) -> DialogStep {
         let policy = &config.rate_limiter.policy;
-        let found = meant.and_then(|meant| limit_name(policy, &tenant, Some(meant)).ok());
-        let found = found.map_or_else(|| limit_name(policy, &tenant, None), Ok);
-        match found {
+        match limit_name(policy, &tenant, meant) {
             Ok(name) => match Self::of_limit(config, tenant, name, wish) {
                 Ok(asking) => DialogStep::Ask(asking),
                 Err(why) => DialogStep::Refused(plain(&why, 400)),
             },
-            Err(_) if !names(config, &tenant).is_empty() => {
+            Err(_) if meant.is_none() && !names(config, &tenant).is_empty() => {
                 DialogStep::Ask(Self::line(PromptStep::Name(tenant, wish)))
             }
             Err(why) => DialogStep::Refused(plain(&why.to_string(), 400)),
@@ -349,6 +347,13 @@ mod tests {
             )),
             clear
         );
+
+        // An impossible one is refused, and no other limit is asked for.
+        let shadow = config("rate-limiter: {limits: [{name: day}, {name: hour, shadow: true}]}");
+        match Prompt::limit(&shadow, tenant(), LimitChange::Set, Some("hour")) {
+            DialogStep::Refused(why) => assert!(why.contains("hour is a shadow"), "{why}"),
+            DialogStep::Ask(other) => panic!("{other:?}"),
+        }
 
         let global = config("rate-limiter: {scope: global}");
         match Prompt::limit(&global, tenant(), LimitChange::Set, None) {
