@@ -130,7 +130,8 @@ impl Model {
                 self.sort = self.sort.next();
                 self.urge();
                 // The operator looks for the first row of the new list.
-                if self.page.is_none() {
+                let is_sorted = matches!(self.view, TopView::Tenants | TopView::Limits);
+                if is_sorted && self.page.is_none() {
                     let rows = self.rows();
                     self.cursor().set(&rows, 0);
                 }

@@ -195,6 +195,13 @@ fn the_selected_tenant_stays_selected_when_its_position_changes() {
     assert_eq!((model.sort, meant(&model).as_str()), (Sort::Denied, "acme"));
     types(&mut model, "s");
     assert_eq!((model.sort, meant(&model).as_str()), (Sort::Closed, "beta"));
+    // Lists without an order of their own keep the selection.
+    for view in ["1", "4"] {
+        types(&mut model, view);
+        answer(&mut model, picture);
+        types(&mut model, "js");
+        assert_eq!(model.place(), Some(1), "{view}");
+    }
 }
 
 #[test]
