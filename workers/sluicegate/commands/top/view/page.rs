@@ -52,7 +52,7 @@ pub fn draw(frame: &mut Frame, area: Rect, (model, page): (&Model, &TenantPage),
         ("NEXT", Constraint::Length(9), Side::Right),
         ("WAITING", Constraint::Length(8), Side::Right),
     ];
-    let rows = glance.limits.iter().map(|limit| {
+    let limits = glance.limits.iter().map(|limit| {
         let mut cells = vec![Line::from(plain(&limit.name, 32))];
         if let Some(tally) = &limit.shadow {
             cells.push(Line::from(limit.window.clone()));
@@ -61,7 +61,7 @@ pub fn draw(frame: &mut Frame, area: Rect, (model, page): (&Model, &TenantPage),
         cells.extend(gauges(limit, passed_ms, usize::from(gauge), theme));
         cells.into()
     });
-    list(frame, table, &columns, rows, (None, theme));
+    list(frame, table, &columns, limits, (None, theme));
     let all = glance.description.lines();
     let all = all.flat_map(|line| wrapped(&plain(line, 1_000), wide, INDENT));
     let all: Vec<String> = all.collect();
@@ -69,7 +69,14 @@ pub fn draw(frame: &mut Frame, area: Rect, (model, page): (&Model, &TenantPage),
     let scroll = page.scroll.get().min(all.len().saturating_sub(fits));
     page.scroll.set(scroll);
     let below = all.len().saturating_sub(scroll + fits);
-    let mut head = "output of inspect".to_owned();
+    let rows = usize::from(table.height.saturating_sub(1));
+    let mut head = match glance.limits.len().saturating_sub(rows) {
+        0 => "output of inspect".to_owned(),
+        hidden => format!(
+            "output of inspect, also on {}",
+            count(hidden as u64, "more limit")
+        ),
+    };
     match (scroll, below) {
         (0, 0) => {}
         (0, below) => head += &format!(" ({below} more lines: Down)"),

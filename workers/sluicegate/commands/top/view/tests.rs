@@ -275,6 +275,15 @@ fn a_tenants_page() {
         &shows(&suspended, (80, 24)),
         &["state     SUSPENDED, opens in 1:00:00 (23:13:20 UTC): an operator\\u{7}"],
     );
+    // Limits without room in the table are below it.
+    let many = page_of(|glance| glance.limits = vec![glance.limits[0].clone(); 12]);
+    let text = shows(&many, (80, 24));
+    let rows = text
+        .lines()
+        .filter(|line| line.starts_with(" hour "))
+        .count();
+    let hidden = format!("output of inspect, also on {} more limits (", 12 - rows);
+    has(&text, &[hidden.as_str()]);
     let diverted = page_of(|glance| glance.diverted_to = Some("parked\u{7}".to_owned()));
     let text = shows(&diverted, (80, 24));
     has(&text, &["state     DIVERTED to parked\\u{7}"]);
