@@ -2,11 +2,13 @@
 //! longer counts.
 
 use gate::GateError;
+use gate::epoch::NOTICED_WITHIN;
 use gate::epoch::outlook::Outlook;
 use gate::redis::PrimaryOutlook;
 
 use super::text::plain;
 use super::times::when;
+use rules::limit::floor_ms;
 
 /// State of the recovery wait at one Redis, or one primary of a cluster.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -17,7 +19,8 @@ pub enum Recovery {
     Waits {
         /// Time by Redis's clock, in milliseconds since 1970.
         now_ms: u64,
-        /// Latest end. Workers may find out earlier that nothing was lost.
+        /// Latest end. Workers may find out earlier that nothing was lost, and notice the end
+        /// within [`NOTICED_WITHIN`].
         until_ms: u64,
         /// The event at Redis.
         why: String,
@@ -59,11 +62,22 @@ impl Recovery {
         }
     }
 
-    /// Returns the latest end while no job is admitted: `in 42.0s (Tue, …) at the latest`.
+    /// Returns the longest time until all workers have noticed the end, in milliseconds; 0 if the
+    /// wait is over or unknown.
+    pub fn noticed_in_ms(&self) -> u64 {
+        match self.in_ms() {
+            0 => 0,
+            in_ms => in_ms.saturating_add(floor_ms(NOTICED_WITHIN)),
+        }
+    }
+
+    /// Returns when all workers have noticed the latest end, while no job is admitted:
+    /// `in 44.0s (Tue, …) at the latest`.
     pub fn end(&self) -> Option<String> {
         match self {
             Self::Waits { now_ms, .. } => {
-                Some(format!("{} at the latest", when(*now_ms, self.in_ms())))
+                let end = when(*now_ms, self.noticed_in_ms());
+                Some(format!("{end} at the latest"))
             }
             _ => None,
         }

@@ -31,4 +31,5 @@ pub use self::decide::{
 };
 pub use self::server_identity::ServerIdentity;
 pub use self::stored::{EpochFields, Gap, Pending, Pulse};
+pub use self::watch::NOTICED_WITHIN;
 pub(crate) use self::watch::{SentPulse, Watch, WatchTarget, info_of, server_command};

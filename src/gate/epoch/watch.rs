@@ -34,7 +34,7 @@ use rules::slots::{SlotOwnership, Slots};
 /// of other workers.
 const STEPS: usize = 12;
 /// Maximum time after a recovery wait until a worker notices its end: it checks every two seconds.
-const NOTICED_WITHIN: Duration = Duration::from_secs(2);
+pub const NOTICED_WITHIN: Duration = Duration::from_secs(2);
 /// Delay before a refused batch is retried, so that retries are prompt but not a busy loop.
 const BATCH_RETRY_DELAY: Duration = Duration::from_millis(50);
 

@@ -22,7 +22,7 @@ pub struct Glance {
     pub suspended_by: String,
     /// Queue to which its jobs are diverted.
     pub diverted_to: Option<String>,
-    /// End of the recovery wait; 0 if it is over or its end is unknown.
+    /// When workers have noticed the end of the recovery wait; 0 if it is over or its end is unknown.
     pub recovery_until_ms: u64,
     /// The cause for which a new job would wait, in a sentence.
     pub why: String,
@@ -59,7 +59,7 @@ impl TenantInspection {
             },
             suspended_by: found.blocked_by.clone(),
             diverted_to: self.diverted_to(),
-            recovery_until_ms: later(self.recovery.in_ms()),
+            recovery_until_ms: later(self.recovery.noticed_in_ms()),
             why: waits.describe(&self.given, found, counts_cost(&rows, found)),
             description: self.describe(),
         }

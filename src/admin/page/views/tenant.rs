@@ -5,9 +5,11 @@ use askama::Template;
 use super::super::text::{Bar, ShownName, ShownTime, number, query, text};
 use super::{ViewRequest, ViewSource, part, rendered};
 use crate::api::ApiProblem;
+use gate::epoch::NOTICED_WITHIN;
 use operator::advertised::AdvertisedLimit;
 use operator::inspect::{InspectionAnswer, ShadowAnswer, UsedLimit};
 use operator::times::span;
+use rules::limit::floor_ms;
 
 #[derive(Template)]
 #[template(path = "tenant.html")]
@@ -217,7 +219,9 @@ fn view(asked: &ViewRequest, found: &InspectionAnswer) -> TenantView {
         is_all_suspended: is_all_suspended(found),
         all_suspended: end_if(found.all_suspended_until_ms.unwrap_or_default()),
         all_suspended_by: text(found.all_suspended_by.as_deref().unwrap_or_default()),
-        recovery: end_if(found.recovery_wait_until_ms.unwrap_or_default()),
+        recovery: (found.recovery_wait_until_ms)
+            .filter(|until_ms| *until_ms > now_ms)
+            .map(|until_ms| ShownTime::end(now_ms, until_ms + floor_ms(NOTICED_WITHIN))),
         recovery_why: text(found.recovery_wait_reason.as_deref().unwrap_or_default()),
         held: found.held.as_ref().map(|held| held.0.clone()),
         diverted_to: found.diverted_to.as_deref().map(text),

@@ -345,7 +345,7 @@ fn a_recovery_wait_is_shown_first_until_it_ends() {
         why: "it was emptied".to_owned(),
     };
     let text = shown_after(&waits, usage(0, 5, 0), |_| {});
-    let end = "in 42.0s (Tue, 14 Nov 2023 22:14:02 GMT) at the latest";
+    let end = "in 44.0s (Tue, 14 Nov 2023 22:14:04 GMT) at the latest";
     for line in [
         format!("recovery  ends {end}: Redis may have lost data: it was emptied\n"),
         format!("why       no job is admitted before the recovery wait ends, {end}\n"),

@@ -389,7 +389,7 @@ fn global_stops_and_unreachable_servers_are_above_each_view() {
             &shows(&model, (120, 40)),
             &[
                 "HELD: an operator paused all workers; it ends in 1h 0m",
-                "RECOVERY WAIT ends in 42.0s",
+                "RECOVERY WAIT ends in 44.0s",
                 "ALL TENANTS SUSPENDED, the next call in 0:09: 5 failures in a row: HTTP 503",
             ],
         );
