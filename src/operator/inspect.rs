@@ -223,9 +223,9 @@ fn would_be(
     changes: &[WhatIf],
     (now, given): (&Limits, &GivenLabels),
 ) -> Result<ForecastRequest, NotDone> {
-    if let Some(hint) = given.hint() {
+    if !given.missing.is_empty() {
         return Err(NotDone::Wrong(format!(
-            "what-if: there is a backlog per {}; select one: {hint}",
+            "what-if: there is a backlog per {}; select one by its value",
             given.lacking()
         )));
     }

@@ -22,7 +22,7 @@ pub struct Glance {
     pub suspended_by: String,
     /// Queue to which its jobs are diverted.
     pub diverted_to: Option<String>,
-    /// When workers have noticed the end of the recovery wait; 0 if it is over or its end is unknown.
+    /// When workers have noticed the end of the recovery wait; 0 if it is over or unknown.
     pub recovery_until_ms: u64,
     /// The cause for which a new job would wait, in a sentence.
     pub why: String,

@@ -24,8 +24,8 @@ pub(super) enum WaitReason<'a> {
     /// Redis shows nothing to wait for, but no worker has confirmed that Redis has all usage. The
     /// text says why.
     Unconfirmed(&'static str),
-    /// Unknown because labels are missing; names the ones to give.
-    Unknown(String),
+    /// Unknown because labels are missing.
+    Unknown,
 }
 
 impl<'a> WaitReason<'a> {
@@ -44,11 +44,9 @@ impl<'a> WaitReason<'a> {
         if found.blocked_until_ms > found.now_ms {
             return Self::Suspension;
         }
-        match (latest, given.hint()) {
-            (Some((limit, usage)), _) if usage.next_ms > 0 => {
-                Self::Limit(limit.name(), usage.next_ms)
-            }
-            (_, Some(hint)) => Self::Unknown(hint),
+        match latest {
+            Some((limit, usage)) if usage.next_ms > 0 => Self::Limit(limit.name(), usage.next_ms),
+            _ if !given.missing.is_empty() => Self::Unknown,
             _ if found.waiting > 0 => Self::Waitlist,
             _ => match rows.iter().max_by_key(|(_, usage)| usage.waiting) {
                 // If there is quota for the others, too, the job is admitted at once.
@@ -71,7 +69,7 @@ impl<'a> WaitReason<'a> {
             Self::Suspension => Some("suspended".to_owned()),
             Self::Waitlist => Some("waitlist".to_owned()),
             Self::Limit(name, _) | Self::Others(name, ..) => Some(format!("limit {name}")),
-            Self::Nothing | Self::Unconfirmed(_) | Self::Unknown(_) => None,
+            Self::Nothing | Self::Unconfirmed(_) | Self::Unknown => None,
         }
     }
 
@@ -114,10 +112,10 @@ impl<'a> WaitReason<'a> {
             ),
             Self::Nothing => return "a job of cost 1 is admitted now".to_owned(),
             Self::Unconfirmed(once) => return format!("a job of cost 1 is admitted once {once}"),
-            Self::Unknown(hint) => {
+            Self::Unknown => {
                 return format!(
-                    "no limit that all jobs of the tenant share; {hint} shows other \
-                    limits"
+                    "no limit that all jobs of the tenant share; its other limits are per {}",
+                    given.lacking()
                 );
             }
         };

@@ -186,8 +186,8 @@ fn missing_labels_are_not_guessed() {
         "limit     path: at most 5 calls in flight, per value of the header x-path\n  used    see \
         --header x-path=…\n",
         "waitlist  one per header:x-path: see --header x-path=…\n",
-        "why       no limit that all jobs of the tenant share; --header x-path=… shows other \
-        limits\n",
+        "why       no limit that all jobs of the tenant share; its other limits are per \
+        header:x-path\n",
     ] {
         assert!(text.contains(line), "{text}");
     }
