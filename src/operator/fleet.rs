@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use super::answer::answers;
 use super::fullness::Fullness;
+use super::text::{count, plain};
 use config::Config;
 use gate::instructions;
 use gate::redis::RedisGate;
@@ -248,7 +249,47 @@ pub fn workers(fleet: &Fleet) -> WorkersAnswer {
     }
 }
 
-fn gaps(fleet: &Fleet) -> FleetGaps {
+/// The message for an empty fleet.
+pub const NO_WORKER: &str = "no worker is running: no report in the last 10 s";
+
+/// Returns true if no worker is alive.
+pub fn is_empty(fleet: &Fleet) -> bool {
+    let view = &fleet.view;
+    view.workers.is_empty() && view.silent.is_empty() && view.unread.is_empty()
+}
+
+impl FleetGaps {
+    /// Describes the gaps, one line each.
+    pub fn describe(&self) -> Vec<String> {
+        let mut lines = Vec::new();
+        match self.silent_workers.len() {
+            0 => {}
+            1 => lines.push(
+                "1 more worker is alive but has no report: it has just started or stopped"
+                    .to_owned(),
+            ),
+            more => lines.push(format!(
+                "{more} more workers are alive but have no report: they have just started or \
+                stopped"
+            )),
+        }
+        lines.extend(self.unread_workers.iter().map(|worker| {
+            let (name, why) = (plain(&worker.name, 40), plain(&worker.why, 200));
+            format!("the report of worker {name} can't be read: {why}")
+        }));
+        if self.unasked_workers > 0 {
+            let more = count(self.unasked_workers, "more worker");
+            lines.push(format!("{more}, not shown: too many to read"));
+        }
+        let servers = self.unread_servers.iter();
+        lines
+            .extend(servers.map(|why| format!("some workers may be missing: {}", plain(why, 200))));
+        lines
+    }
+}
+
+/// Returns the gaps in the view of `fleet`.
+pub fn gaps(fleet: &Fleet) -> FleetGaps {
     let unread = fleet.view.unread.iter().map(|(name, why)| UnreadWorker {
         name: name.clone(),
         why: why.to_string(),

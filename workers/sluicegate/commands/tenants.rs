@@ -6,7 +6,7 @@ use clap::{Args, ValueEnum};
 use config::Pipelines;
 use gate::reports::Fleet;
 use operator::answer::Answer as _;
-use operator::fleet::BusiestTenants;
+use operator::fleet::{BusiestTenants, NO_WORKER, is_empty};
 use rules::report::MAX_TENANTS;
 use rules::report::view::{Row, Sort};
 
@@ -106,8 +106,8 @@ const HEADS: [(&str, Side); 9] = [
 
 fn describe(fleet: &Fleet, shown: &BusiestTenants) -> String {
     let mut text = fleet::held(fleet);
-    if fleet::is_empty(fleet) {
-        return text + fleet::NOBODY + &fleet::gaps(fleet);
+    if is_empty(fleet) {
+        return text + NO_WORKER + "\n" + &fleet::gaps(fleet);
     }
     let view = &fleet.view;
     let rows: Vec<_> = (shown.rows.iter())
@@ -279,7 +279,8 @@ mod tests {
     #[test]
     fn an_empty_list_has_a_message() {
         let nobody = fleet(Vec::new());
-        assert_eq!(describe(&nobody, &BusiestTenants::default()), fleet::NOBODY);
+        let text = describe(&nobody, &BusiestTenants::default());
+        assert_eq!(text, format!("{NO_WORKER}\n"));
         let idle = fleet(vec![Report::default()]);
         let text = describe(&idle, &BusiestTenants::default());
         assert_eq!(text, "no tenant has jobs at 1 worker\n");

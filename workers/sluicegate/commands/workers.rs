@@ -6,7 +6,7 @@ use clap::Args;
 use config::Pipelines;
 use gate::reports::Fleet;
 use operator::answer::Answer as _;
-use operator::fleet::workers;
+use operator::fleet::{NO_WORKER, is_empty, workers};
 use operator::other_policies::others;
 use rules::report::view::ReportedWorker;
 
@@ -71,8 +71,8 @@ const HEADS: [(&str, Side); 8] = [
 
 fn describe(fleet: &Fleet) -> String {
     let mut text = fleet::held(fleet);
-    if fleet::is_empty(fleet) {
-        text += fleet::NOBODY;
+    if is_empty(fleet) {
+        text += &format!("{NO_WORKER}\n");
     } else {
         let rows: Vec<_> = fleet.view.workers.iter().map(cells).collect();
         text += &table(HEADS, &rows);
@@ -164,6 +164,7 @@ mod tests {
 
     #[test]
     fn an_empty_fleet_has_a_message() {
-        assert_eq!(describe(&fleet(Vec::new())), fleet::NOBODY);
+        let text = describe(&fleet(Vec::new()));
+        assert_eq!(text, format!("{NO_WORKER}\n"));
     }
 }

@@ -8,7 +8,7 @@ use super::tenants::{TenantRow, rows};
 use super::{ViewRequest, ViewSource, rendered};
 use crate::api::ApiProblem;
 use crate::api::answers::InstructionsAnswer;
-use operator::fleet::{FleetGaps, TenantsPage, WorkerAnswer, WorkersAnswer};
+use operator::fleet::{TenantsPage, WorkerAnswer, WorkersAnswer};
 use operator::times::span;
 
 /// Number of tenants shown.
@@ -105,25 +105,6 @@ fn shown(worker: &WorkerAnswer) -> WorkerRow {
     }
 }
 
-/// Describes the gaps in the reports of the fleet.
-pub(super) fn troubles(gaps: &FleetGaps) -> Vec<String> {
-    let silent = gaps.silent_workers.iter().map(|name| {
-        format!(
-            "the worker {} has no report: it has just started or just died",
-            text(name)
-        )
-    });
-    let unread = gaps.unread_workers.iter().map(|worker| {
-        let (name, why) = (text(&worker.name), text(&worker.why));
-        format!("the report of worker {name} can't be read: {why}")
-    });
-    let servers = gaps.unread_servers.iter();
-    let servers = servers.map(|why| format!("a Redis primary does not answer: {}", text(why)));
-    let more = (gaps.unasked_workers > 0)
-        .then(|| format!("{} more workers were not read", gaps.unasked_workers));
-    silent.chain(unread).chain(servers).chain(more).collect()
-}
-
 pub(super) async fn html(
     source: &ViewSource<'_>,
     asked: &ViewRequest,
@@ -152,7 +133,7 @@ pub(super) async fn html(
             is_paused: held.0 == "pause",
             until: (asks.held_until_ms).map(|until_ms| ShownTime::end(now_ms, until_ms)),
         }),
-        troubles: troubles(&workers.not_known),
+        troubles: workers.not_known.describe(),
         ready: workers.workers.iter().filter(|it| it.ready).count(),
         gone: gone
             .into_iter()

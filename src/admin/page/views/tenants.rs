@@ -135,7 +135,7 @@ pub(super) async fn html(
             None => Some("more than workers distinguish".to_owned()),
         },
         gate_failure: answer.gate_failure.as_deref().map(text),
-        troubles: super::fleet::troubles(&answer.not_known),
+        troubles: answer.not_known.describe(),
         exact: asked.query([("name", search)]),
         pager: Pager {
             first: (offset > 0).then(|| address(sort, 0)),

@@ -1,5 +1,6 @@
 //! The workers and, if there are several, the pipelines.
 
+use operator::fleet::{NO_WORKER, gaps, is_empty};
 use operator::hold::held;
 use operator::overview::Overview;
 use operator::recovery::Recovery;
@@ -13,7 +14,6 @@ use rules::steering::Hold;
 
 use super::parts::{Column, Side, bar, fit, list, wrapped};
 use super::write;
-use crate::commands::fleet::{NOBODY, gaps, is_empty};
 use crate::commands::top::model::{Model, PipelineModel};
 use crate::commands::top::theme::Theme;
 
@@ -47,8 +47,7 @@ pub fn draw(frame: &mut Frame, area: Rect, model: &Model, theme: Theme) {
     };
     write(frame, sums, vec![Line::from(fit(&all(picture), wide))]);
     if is_empty(&picture.fleet) {
-        let words = NOBODY.trim_end();
-        write(frame, workers, vec![Line::styled(words, theme.bad())]);
+        write(frame, workers, vec![Line::styled(NO_WORKER, theme.bad())]);
     } else {
         let columns: [Column; 8] = [
             ("WORKER", Constraint::Fill(1), Side::Left),
@@ -138,9 +137,11 @@ fn below(model: &Model, picture: &Overview, wide: usize, theme: Theme) -> Vec<Li
         let text = wrapped(&text, wide, 2).into_iter();
         lines.extend(text.take(usize::from(NOTES)).map(Line::from));
     }
-    for gap in gaps(&picture.fleet).lines().take(usize::from(NOTES)) {
-        lines.push(Line::styled(fit(&plain(gap, 400), wide), theme.warn()));
-    }
+    let gaps = gaps(&picture.fleet).describe().into_iter();
+    lines.extend(
+        gaps.take(usize::from(NOTES))
+            .map(|gap| Line::styled(fit(&gap, wide), theme.warn())),
+    );
     lines
 }
 
