@@ -58,7 +58,8 @@ pub async fn run(
     .await
 }
 
-const HEADS: [(&str, Side); 8] = [
+/// The headers of [`cells`].
+pub const HEADS: [(&str, Side); 8] = [
     ("WORKER", Side::Left),
     ("VERSION", Side::Left),
     ("UP", Side::Right),
@@ -80,7 +81,8 @@ fn describe(fleet: &Fleet) -> String {
     text + &fleet::gaps(fleet)
 }
 
-fn cells(worker: &ReportedWorker) -> [String; 8] {
+/// Returns the cells of a worker.
+pub fn cells(worker: &ReportedWorker) -> [String; 8] {
     let report = &worker.report;
     let load = &report.load;
     let notes = plain(&report.notes.join("; "), 400);

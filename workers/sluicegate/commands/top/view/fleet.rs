@@ -4,18 +4,18 @@ use operator::fleet::{NO_WORKER, gaps, is_empty};
 use operator::hold::held;
 use operator::overview::Overview;
 use operator::recovery::Recovery;
-use operator::text::{count, plain};
-use operator::times::span;
+use operator::text::count;
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::text::Line;
 use rules::report::view::ReportedWorker;
 use rules::steering::Hold;
 
-use super::parts::{Column, Side, bar, fit, list, wrapped};
+use super::parts::{Side, bar, columns, fit, list, wrapped};
 use super::write;
 use crate::commands::top::model::{Model, PipelineModel};
 use crate::commands::top::theme::Theme;
+use crate::commands::workers::{HEADS, cells};
 
 /// Number of lines for the selected worker.
 const NOTES: u16 = 3;
@@ -49,23 +49,17 @@ pub fn draw(frame: &mut Frame, area: Rect, model: &Model, theme: Theme) {
     if is_empty(&picture.fleet) {
         write(frame, workers, vec![Line::styled(NO_WORKER, theme.bad())]);
     } else {
-        let columns: [Column; 8] = [
-            ("WORKER", Constraint::Fill(1), Side::Left),
-            ("VERSION", Constraint::Length(8), Side::Left),
-            ("UP", Constraint::Length(7), Side::Right),
-            ("CALLS", Constraint::Length(7), Side::Right),
-            (
-                "USED",
-                Constraint::Length(if wide < 100 { 5 } else { 16 }),
-                Side::Right,
-            ),
-            ("WAITING", Constraint::Length(7), Side::Right),
-            ("LATE", Constraint::Length(5), Side::Right),
-            ("STATE", Constraint::Fill(1), Side::Left),
-        ];
+        let used = if wide < 100 { 5 } else { 16 };
+        let widths = [0, 8, 7, 7, used, 7, 5, 0];
         let rows = picture.fleet.view.workers.iter();
-        let rows = rows.map(|worker| cells(worker, wide >= 100, theme));
-        list(frame, workers, &columns, rows, (model.place(), theme));
+        let rows = rows.map(|worker| row(worker, wide >= 100, theme));
+        list(
+            frame,
+            workers,
+            &columns(HEADS, widths),
+            rows,
+            (model.place(), theme),
+        );
     }
     write(frame, notes, below);
 }
@@ -85,45 +79,22 @@ fn all(picture: &Overview) -> String {
     )
 }
 
-fn name(worker: &ReportedWorker) -> String {
-    format!("{}:{}", plain(&worker.report.host, 40), worker.report.pid)
-}
-
-fn state(worker: &ReportedWorker) -> String {
-    let notes = plain(&worker.report.notes.join("; "), 400);
-    match (worker.report.ready, notes.is_empty()) {
-        (true, true) => "ready".to_owned(),
-        (true, false) => format!("ready, but {notes}"),
-        (false, true) => "NOT READY".to_owned(),
-        (false, false) => format!("NOT READY: {notes}"),
+fn row(worker: &ReportedWorker, is_wide: bool, theme: Theme) -> Vec<Line<'static>> {
+    let mut cells = cells(worker);
+    if is_wide {
+        let share = worker.report.load.saturation;
+        cells[4] = format!("{} {:>5}", bar(share, 10), cells[4]);
     }
-}
-
-fn cells(worker: &ReportedWorker, is_wide: bool, theme: Theme) -> Vec<Line<'static>> {
-    let report = &worker.report;
-    let load = &report.load;
-    let used = format!("{:.0} %", load.saturation * 100.0);
-    let style = match (report.ready, report.notes.is_empty()) {
+    let mut row = cells.map(Line::from);
+    if worker.report.load.idle > 0 {
+        row[6].style = theme.warn();
+    }
+    row[7].style = match (worker.report.ready, worker.report.notes.is_empty()) {
         (true, true) => theme.good(),
         (true, false) => theme.warn(),
         (false, _) => theme.bad(),
     };
-    vec![
-        Line::from(name(worker)),
-        Line::from(plain(&report.version, 20)),
-        Line::from(span(report.up_ms)),
-        Line::from(format!("{}/{}", load.running, load.slots)),
-        Line::from(match is_wide {
-            true => format!("{} {used:>5}", bar(load.saturation, 10)),
-            false => used,
-        }),
-        Line::from(report.waiting.to_string()),
-        match load.idle {
-            0 => Line::from("0"),
-            late => Line::styled(late.to_string(), theme.warn()),
-        },
-        Line::styled(state(worker), style),
-    ]
+    row.into()
 }
 
 /// Returns the selected worker's full report, and its unknown parts.
@@ -133,7 +104,8 @@ fn below(model: &Model, picture: &Overview, wide: usize, theme: Theme) -> Vec<Li
         .place()
         .and_then(|at| picture.fleet.view.workers.get(at));
     if let Some(worker) = worker {
-        let text = format!("{}: {}", name(worker), state(worker));
+        let [name, .., state] = cells(worker);
+        let text = format!("{name}: {state}");
         let text = wrapped(&text, wide, 2).into_iter();
         lines.extend(text.take(usize::from(NOTES)).map(Line::from));
     }
@@ -146,18 +118,24 @@ fn below(model: &Model, picture: &Overview, wide: usize, theme: Theme) -> Vec<Li
 }
 
 fn draw_pipelines(frame: &mut Frame, area: Rect, model: &Model, theme: Theme) {
-    let columns: [Column; 5] = [
-        ("PIPELINE", Constraint::Fill(1), Side::Left),
-        ("WORKERS", Constraint::Length(9), Side::Right),
-        ("CALLS", Constraint::Length(9), Side::Right),
-        ("WAITING", Constraint::Length(9), Side::Right),
-        ("STATE", Constraint::Fill(1), Side::Left),
+    let heads = [
+        ("PIPELINE", Side::Left),
+        ("WORKERS", Side::Right),
+        ("CALLS", Side::Right),
+        ("WAITING", Side::Right),
+        ("STATE", Side::Left),
     ];
     let rows = model
         .pipelines
         .iter()
         .map(|it| pipeline(it, model.now_ms, theme));
-    list(frame, area, &columns, rows, (Some(model.at), theme));
+    list(
+        frame,
+        area,
+        &columns(heads, [0, 9, 9, 9, 0]),
+        rows,
+        (Some(model.at), theme),
+    );
 }
 
 fn pipeline(pipeline: &PipelineModel, now_ms: u64, theme: Theme) -> Vec<Line<'static>> {

@@ -111,6 +111,18 @@ pub fn name(tenant: &str) -> String {
 /// A column: its header, width and alignment.
 pub type Column = (&'static str, Constraint, Side);
 
+/// Returns columns with these headers and widths. A column with width 0 takes the rest.
+pub fn columns<const N: usize>(heads: [(&'static str, Side); N], widths: [u16; N]) -> [Column; N] {
+    std::array::from_fn(|at| {
+        let (head, side) = heads[at];
+        let width = match widths[at] {
+            0 => Constraint::Fill(1),
+            width => Constraint::Length(width),
+        };
+        (head, width, side)
+    })
+}
+
 /// A row of a list. Each cell has one style.
 pub struct Cells<'a> {
     each: Vec<Line<'a>>,

@@ -89,18 +89,18 @@ fn the_fleet() {
             ">gate-1:811",
             "2m 5s    3/16  19 %",
             "gate-2\\u{1b}[2J:…",
-            "NOT READY",
+            "not ready",
         ],
     );
     let mut model = at("1", picture);
     types(&mut model, "j");
     has(
         &shows(&model, (80, 24)),
-        &["gate-2\\u{1b}[2J:407: NOT READY: Redis does\\nnot answer"],
+        &["gate-2\\u{1b}[2J:407: not ready: Redis does\\nnot answer"],
     );
     has(
         &shows(&model, (120, 40)),
-        &["[##......]  19 %", "NOT READY: Redis does\\nnot "],
+        &["[##......]  19 %", "not ready: Redis does\\nnot "],
     );
     let nobody = at("1", || {
         let mut picture = picture();
