@@ -8,7 +8,7 @@ use gate::reports::Fleet;
 use operator::answer::Answer as _;
 use operator::fleet::{BusiestTenants, NO_WORKER, is_empty};
 use rules::report::MAX_TENANTS;
-use rules::report::view::{Row, Sort};
+use rules::report::view::{OmittedTenants, Row, Sort};
 
 use super::per_pipeline::{PerPipeline, PipelineOutput};
 use super::table::{Side, look_at, table};
@@ -92,7 +92,8 @@ pub async fn run(
     .await
 }
 
-const HEADS: [(&str, Side); 9] = [
+/// The headers of [`cells`].
+pub const HEADS: [(&str, Side); 9] = [
     ("TENANT", Side::Left),
     ("LINE", Side::Right),
     ("MEMORY", Side::Right),
@@ -111,7 +112,7 @@ fn describe(fleet: &Fleet, shown: &BusiestTenants) -> String {
     }
     let view = &fleet.view;
     let rows: Vec<_> = (shown.rows.iter())
-        .map(|row| cells(row, view.now_ms))
+        .map(|row| cells(row, view.now_ms, span))
         .collect();
     if rows.is_empty() {
         let workers = count(view.workers.len() as u64, "worker");
@@ -133,24 +134,32 @@ fn describe(fleet: &Fleet, shown: &BusiestTenants) -> String {
 /// Returns what the workers' reports omit in a line, or an empty text.
 fn left_out(fleet: &Fleet) -> String {
     let others = &fleet.view.left_out;
-    if *others == Default::default() {
-        return String::new();
+    let waiting = omitted(others);
+    if waiting.is_empty() {
+        return waiting;
     }
-    let tenants = match others.uncounted {
-        true => "others".to_owned(),
-        false => format!("up to {} others", others.tenants),
-    };
     format!(
-        "a worker names at most {MAX_TENANTS} tenants; {tenants} have {}, {} in flight, {:.1} \
-        starts and {:.1} denials per second\n",
-        count(others.waiting, "waiting job"),
+        "a worker names at most {MAX_TENANTS} tenants; {waiting}, {} in flight, {:.1} starts and \
+        {:.1} denials per second\n",
         count(others.running, "call"),
         others.starts,
         others.denials
     )
 }
 
-fn cells(row: &Row, now_ms: u64) -> [String; 9] {
+/// Describes the waiting jobs of omitted tenants: `up to 3 others have 2 waiting jobs`. Empty if no
+/// tenant is omitted.
+pub fn omitted(others: &OmittedTenants) -> String {
+    let tenants = match others.uncounted {
+        _ if *others == OmittedTenants::default() => return String::new(),
+        true => "others".to_owned(),
+        false => format!("up to {} others", others.tenants),
+    };
+    format!("{tenants} have {}", count(others.waiting, "waiting job"))
+}
+
+/// Returns the cells of a tenant. `span` formats the time that is left.
+pub fn cells(row: &Row, now_ms: u64, span: fn(u64) -> String) -> [String; 9] {
     let more = if row.at_least { "+" } else { "" };
     let until = |until_ms: u64| match until_ms.saturating_sub(now_ms) {
         0 => "-".to_owned(),
@@ -165,11 +174,11 @@ fn cells(row: &Row, now_ms: u64) -> [String; 9] {
         format!("{:.1}{more}", row.denials),
         until(row.closed_until_ms),
         until(row.line_ends_ms),
-        match (row.closed_by.as_str(), row.waits_for.as_str()) {
-            ("", _) if row.closed_until_ms > now_ms => "suspended".to_owned(),
-            ("", "") => "-".to_owned(),
-            ("", limit) => format!("limit {}", plain(limit, 64)),
-            (by, _) => plain(by, 80),
+        match (row.closed_until_ms > now_ms, row.waits_for.as_str()) {
+            (true, _) if row.closed_by.is_empty() => "suspended".to_owned(),
+            (true, _) => plain(&row.closed_by, 80),
+            (false, "") => "-".to_owned(),
+            (false, limit) => format!("limit {}", plain(limit, 64)),
         },
     ]
 }

@@ -6,9 +6,10 @@ use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::text::Line;
 use rules::report::view::Row;
 
-use super::parts::{Column, Side, fit, list, name, until, wrapped};
+use super::parts::{columns, fit, list, name, until, wrapped};
 use super::{lines, write};
-use crate::commands::top::clock::time;
+use crate::commands::tenants::{HEADS, cells, omitted};
+use crate::commands::top::clock::{left, time};
 use crate::commands::top::model::Model;
 use crate::commands::top::theme::Theme;
 
@@ -64,27 +65,21 @@ pub fn draw(frame: &mut Frame, area: Rect, model: &Model, theme: Theme) {
         return write(frame, table, vec![Line::from(fit(words, wide))]);
     }
     let is_wide = wide >= 100;
-    let number = |head, columns| (head, Constraint::Length(columns), Side::Right);
-    let mut columns: Vec<Column> = vec![
-        ("TENANT", Constraint::Fill(1), Side::Left),
-        number("LINE", 6),
-        number("MEMORY", 6),
-        number("CALLS", 5),
-        number("STARTS/S", 8),
-        number("DENIED/S", 8),
-        number("CLOSED", 8),
-        number("ENDS IN", 8),
-        ("WHY", Constraint::Fill(1), Side::Left),
-    ];
+    let mut columns = columns(HEADS, [0, 6, 6, 5, 8, 8, 8, 8, 0]).to_vec();
     if !is_wide {
         columns.remove(3);
     }
     let rows = rows.iter().map(|row| {
-        let mut cells = cells(row, redis_ms, theme);
-        if !is_wide {
-            cells.remove(3);
+        let mut lines = cells(row, redis_ms, left).map(Line::from).to_vec();
+        if row.closed_until_ms > redis_ms {
+            (lines[6].style, lines[8].style) = (theme.bad(), theme.bad());
+        } else if !row.waits_for.is_empty() {
+            lines[8].style = theme.warn();
         }
-        cells
+        if !is_wide {
+            lines.remove(3);
+        }
+        lines
     });
     list(frame, table, &columns, rows, (model.place(), theme));
 }
@@ -98,55 +93,14 @@ fn sums_of(model: &Model, listed: usize) -> String {
     let Some((picture, _)) = model.picture() else {
         return text;
     };
-    if let Some(more) = picture
-        .shown
-        .as_ref()
-        .map(|shown| shown.more)
-        .filter(|it| *it > 0)
-    {
-        text += &format!(", {more} more known");
+    match picture.shown.as_ref().map_or(0, |shown| shown.more) {
+        0 => {}
+        more => text += &format!(", {more} more known"),
     }
-    let others = &picture.fleet.view.left_out;
-    if *others != Default::default() {
-        let tenants = match others.uncounted {
-            true => "others".to_owned(),
-            false => format!("up to {} others", others.tenants),
-        };
-        text += &format!("; {tenants} have {}", count(others.waiting, "waiting job"));
+    match omitted(&picture.fleet.view.left_out) {
+        words if words.is_empty() => text,
+        words => format!("{text}; {words}"),
     }
-    text
-}
-
-fn cells(row: &Row, redis_ms: u64, theme: Theme) -> Vec<Line<'static>> {
-    let more = if row.at_least { "+" } else { "" };
-    let is_closed = row.closed_until_ms > redis_ms;
-    let closed = match is_closed {
-        true => Line::styled(until(row.closed_until_ms, redis_ms), theme.bad()),
-        false => Line::from("-"),
-    };
-    let why = match (is_closed, row.closed_by.as_str(), row.waits_for.as_str()) {
-        (true, "", _) => Line::styled("suspended", theme.bad()),
-        (true, by, _) => Line::styled(plain(by, 80), theme.bad()),
-        (false, _, "") => Line::from("-"),
-        (false, _, limit) => Line::styled(format!("limit {}", plain(limit, 64)), theme.warn()),
-    };
-    vec![
-        Line::from(name(row.tenant.as_str())),
-        Line::from(
-            row.waitlist_units
-                .map_or_else(|| "-".to_owned(), |it| it.to_string()),
-        ),
-        Line::from(format!("{}{more}", row.waiting)),
-        Line::from(format!("{}{more}", row.running)),
-        Line::from(format!("{:.1}{more}", row.starts)),
-        Line::from(format!("{:.1}{more}", row.denials)),
-        closed,
-        Line::from(match row.line_ends_ms > redis_ms {
-            true => until(row.line_ends_ms, redis_ms),
-            false => "-".to_owned(),
-        }),
-        why,
-    ]
 }
 
 /// Describes the selected tenant in a sentence or two.
