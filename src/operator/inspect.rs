@@ -29,6 +29,7 @@ use super::advertised::{self, AdvertisedLimit};
 use super::answer::answers;
 use super::hold::HeldWord;
 use super::labels::GivenLabels;
+use super::overview::{ALL_UNKNOWN, describe_all_suspended};
 use super::recovery::Recovery;
 use super::text::plain;
 use super::times::when;
@@ -373,12 +374,11 @@ impl TenantInspection {
         for row in self.shadows() {
             text += &row.describe(&self.given);
         }
-        text += &match &self.all {
-            Ok(all) => all_suspended(all),
-            Err(why) => {
-                format!("all       it is unknown whether all tenants are suspended: {why}\n")
-            }
+        let all = match &self.all {
+            Ok(all) => describe_all_suspended(all, all.now_ms),
+            Err(why) => Some(format!("{ALL_UNKNOWN}: {why}")),
         };
+        text += &all.map_or_else(String::new, |words| format!("all       {words}\n"));
         match &self.held {
             Ok(held) => {
                 text += &held.description;
@@ -488,17 +488,6 @@ async fn held_by_operator(gate: &RedisGate) -> Result<PostedInstructions, String
         description,
         seen,
     })
-}
-
-/// Describes what suspends all tenants. The text is empty if nothing does.
-fn all_suspended(all: &Standing) -> String {
-    let by = plain(&all.reason, 200);
-    let until = match all.closed_until_ms.checked_sub(all.now_ms) {
-        Some(ms @ 1..) => format!("the next job is admitted {}", when(all.now_ms, ms)),
-        _ if all.is_open => "until a call succeeds".to_owned(),
-        _ => return String::new(),
-    };
-    format!("all       all tenants are suspended, {until}, by {by}; tenant resume --all ends it\n")
 }
 
 /// Returns a hint to add `--plan`, or `None` if it is not needed.

@@ -1,8 +1,11 @@
 //! The overview of a fleet: its workers, what stops all of them, and the busiest tenants.
 
 use super::fleet::BusiestTenants;
+use super::hold::describe_hold;
 use super::other_policies::{OtherPolicies, others};
 use super::recovery::Recovery;
+use super::text::plain;
+use super::times::when;
 use config::Config;
 use gate::redis::RedisGate;
 use gate::reports::{self, Fleet};
@@ -71,4 +74,70 @@ impl Overview {
             others: others(gate, policy).await.ok(),
         })
     }
+}
+
+/// Maximum number of differing keys that are listed for other configurations.
+const MAX_LISTED_KEYS: usize = 3;
+
+/// A sentence about all tenants.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Notice {
+    /// The sentence.
+    pub text: String,
+    /// Whether no job is called, or not every job.
+    pub is_stop: bool,
+}
+
+impl Overview {
+    /// Returns what stops all tenants, or may, at `now_ms` of Redis's clock.
+    pub fn notices(&self, now_ms: u64) -> Vec<Notice> {
+        let mut notices = Vec::new();
+        let mut add = |is_stop, text| notices.push(Notice { text, is_stop });
+        match describe_hold(&self.fleet.boards) {
+            words if words.is_empty() => {}
+            words => add(true, words),
+        }
+        match &self.all {
+            Some(Ok(all)) => {
+                if let Some(words) = describe_all_suspended(all, now_ms) {
+                    add(true, words);
+                }
+            }
+            Some(Err(why)) => add(false, format!("{ALL_UNKNOWN}: {}", plain(why, 200))),
+            None => {}
+        }
+        let others = self.others.as_ref();
+        if let Some(words) = others.and_then(|others| others.describe(MAX_LISTED_KEYS)) {
+            add(false, format!("{words} (sluicegate check)"));
+        }
+        let waits: Vec<&Recovery> = (self.recovery.iter())
+            .filter(|recovery| **recovery != Recovery::Over)
+            .collect();
+        let worst = waits.iter().max_by_key(|recovery| recovery.in_ms());
+        if let Some((worst, words)) = worst.and_then(|worst| Some((worst, worst.describe()?))) {
+            let at = match (waits.len(), self.recovery.len()) {
+                (_, 1) => String::new(),
+                (some, all) => format!(" at {some} of {all} primaries"),
+            };
+            let is_stop = matches!(worst, Recovery::Waits { .. });
+            add(is_stop, format!("recovery wait{at}: {words}"));
+        }
+        notices
+    }
+}
+
+/// The notice if the state that may suspend all tenants can't be read.
+pub(super) const ALL_UNKNOWN: &str = "it is unknown whether all tenants are suspended";
+
+/// Describes what suspends all tenants at `now_ms`; `None` if nothing does.
+pub(super) fn describe_all_suspended(all: &Standing, now_ms: u64) -> Option<String> {
+    let until = match all.closed_until_ms.saturating_sub(now_ms) {
+        0 if all.is_open => "until a call succeeds".to_owned(),
+        0 => return None,
+        ms => format!("the next job is admitted {}", when(now_ms, ms)),
+    };
+    let by = plain(&all.reason, 200);
+    Some(format!(
+        "all tenants are suspended, {until}, by {by}; sluicegate tenant resume --all ends it"
+    ))
 }

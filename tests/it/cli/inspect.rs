@@ -201,7 +201,7 @@ async fn policies_of_other_workers_are_shown_beside_the_files() {
     register(&own).await;
     let workers = sluicegate(&own, &["workers"]).exited(0).out;
     assert!(
-        workers.ends_with(&format!("{line} (sluicegate check)\n")),
+        workers.starts_with(&format!("{line} (sluicegate check)\n")),
         "{workers}"
     );
     worker.stop().await;
@@ -266,6 +266,8 @@ async fn inspect_and_check_show_the_end_of_a_recovery_wait() {
     ] {
         assert!(shown.contains(line), "{line}: {shown}");
     }
+    let tenants = sluicegate(&yaml, &["tenants"]).exited(0).out;
+    assert!(tenants.starts_with("recovery wait: ends in "), "{tenants}");
     let out = check();
     let warning = "warn  redis     no job with the common limits is admitted until the recovery wait ends, in ";
     let line = out.lines().find(|line| line.starts_with(warning));

@@ -401,7 +401,7 @@ async fn the_longest_waiting_tenant_is_found_paused_and_resumed() {
     top.shows(&["[2 Tenants]"]).await;
     two.command(&["pause", "--all", "--for", "1h"]);
     top.types("1");
-    top.shows(&["HELD: an operator paused all workers", "not ready"])
+    top.shows(&["an operator paused all workers", "not ready"])
         .await;
     two.command(&["resume", "--all"]);
 

@@ -7,6 +7,7 @@ use config::Pipelines;
 use gate::reports::Fleet;
 use operator::answer::Answer as _;
 use operator::fleet::{BusiestTenants, NO_WORKER, is_empty};
+use operator::overview::TenantSelection;
 use rules::report::MAX_TENANTS;
 use rules::report::view::{OmittedTenants, Row, Sort};
 
@@ -76,14 +77,18 @@ pub async fn run(
     all: &Pipelines,
     name: Option<&str>,
 ) -> Result<ExitCode, Failure> {
-    let (sort, max) = (Sort::from(args.sort), args.limit as usize);
+    let selection = TenantSelection {
+        sort: args.sort.into(),
+        max: args.limit as usize,
+        name: String::new(),
+    };
     look_at(args.watch, args.json, async || {
         let seen = PerPipeline::new(all, name)?.then(async |at, ()| {
-            let (gate, fleet) = fleet::of(at).await?;
-            let shown = BusiestTenants::of(&gate, at.config, &fleet, (sort, max)).await;
+            let mut seen = fleet::of(at, Some(&selection)).await?;
+            let shown = seen.shown.take().unwrap_or_default();
             Ok(PipelineOutput {
-                json: shown.answer(&fleet).as_json(),
-                text: describe(&fleet, &shown),
+                json: shown.answer(&seen.fleet).as_json(),
+                text: fleet::notices(&seen) + &describe(&seen.fleet, &shown),
                 failure: None,
             })
         });
@@ -106,10 +111,10 @@ pub const HEADS: [(&str, Side); 9] = [
 ];
 
 fn describe(fleet: &Fleet, shown: &BusiestTenants) -> String {
-    let mut text = fleet::held(fleet);
     if is_empty(fleet) {
-        return text + NO_WORKER + "\n" + &fleet::gaps(fleet);
+        return format!("{NO_WORKER}\n{}", fleet::gaps(fleet));
     }
+    let mut text = String::new();
     let view = &fleet.view;
     let rows: Vec<_> = (shown.rows.iter())
         .map(|row| cells(row, view.now_ms, span))

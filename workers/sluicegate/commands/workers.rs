@@ -7,7 +7,6 @@ use config::Pipelines;
 use gate::reports::Fleet;
 use operator::answer::Answer as _;
 use operator::fleet::{NO_WORKER, is_empty, workers};
-use operator::other_policies::others;
 use rules::report::view::ReportedWorker;
 
 use super::per_pipeline::{PerPipeline, PipelineOutput};
@@ -44,12 +43,10 @@ pub async fn run(
 ) -> Result<ExitCode, Failure> {
     look_at(args.watch, args.json, async || {
         let seen = PerPipeline::new(all, name)?.then(async |at, ()| {
-            let (gate, fleet) = fleet::of(at).await?;
-            // If Redis does not answer this question, it has still reported the workers.
-            let others = others(&gate, &at.config.rate_limiter.policy).await.ok();
+            let seen = fleet::of(at, None).await?;
             Ok(PipelineOutput {
-                json: workers(&fleet).as_json(),
-                text: describe(&fleet) + &fleet::beside(others.as_ref()),
+                json: workers(&seen.fleet).as_json(),
+                text: fleet::notices(&seen) + &describe(&seen.fleet),
                 failure: None,
             })
         });
@@ -71,14 +68,11 @@ pub const HEADS: [(&str, Side); 8] = [
 ];
 
 fn describe(fleet: &Fleet) -> String {
-    let mut text = fleet::held(fleet);
     if is_empty(fleet) {
-        text += &format!("{NO_WORKER}\n");
-    } else {
-        let rows: Vec<_> = fleet.view.workers.iter().map(cells).collect();
-        text += &table(HEADS, &rows);
+        return format!("{NO_WORKER}\n");
     }
-    text + &fleet::gaps(fleet)
+    let rows: Vec<_> = fleet.view.workers.iter().map(cells).collect();
+    table(HEADS, &rows) + &fleet::gaps(fleet)
 }
 
 /// Returns the cells of a worker.

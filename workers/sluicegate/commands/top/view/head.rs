@@ -1,13 +1,11 @@
 //! The lines above and below each view.
 
-use operator::hold::describe_hold;
-use operator::recovery::Recovery;
+use operator::overview::Notice;
 use operator::text::{count, plain};
 use ratatui::text::{Line, Span};
 
 use super::parts::{fit, wrapped};
-use crate::commands::fleet::beside;
-use crate::commands::top::clock::{age, left, time};
+use crate::commands::top::clock::{age, time};
 use crate::commands::top::model::{Model, TopView, VIEWS};
 use crate::commands::top::query::QueryFailure;
 use crate::commands::top::theme::Theme;
@@ -39,45 +37,8 @@ pub fn lines(model: &Model, wide: u16, theme: Theme) -> Vec<Line<'static>> {
     let Some((picture, redis_ms)) = model.picture() else {
         return lines;
     };
-    match describe_hold(&picture.fleet.boards) {
-        words if words.is_empty() => {}
-        words => notice(format!("HELD: {words}"), theme.bad()),
-    }
-    match &picture.all {
-        Some(Ok(all)) if all.closed_until_ms > redis_ms || all.is_open => {
-            let until = match all.closed_until_ms.saturating_sub(redis_ms) {
-                0 => "until a call succeeds".to_owned(),
-                ms => format!("the next call in {}", left(ms)),
-            };
-            notice(
-                format!(
-                    "ALL TENANTS SUSPENDED, {until}: {}; sluicegate tenant resume --all ends it",
-                    plain(&all.reason, 200)
-                ),
-                theme.bad(),
-            );
-        }
-        Some(Err(why)) => notice(
-            format!("it is unknown whether all tenants are suspended: {why}"),
-            theme.warn(),
-        ),
-        _ => {}
-    }
-    if let Some(words) = beside(picture.others.as_ref()).lines().next() {
-        notice(words.to_owned(), theme.warn());
-    }
-    let waits = picture.recovery.iter().filter(|it| **it != Recovery::Over);
-    let waits: Vec<&Recovery> = waits.collect();
-    if let Some(worst) = waits.iter().max_by_key(|it| it.in_ms()) {
-        let words = worst.describe().unwrap_or_default();
-        let at = match (waits.len(), picture.recovery.len()) {
-            (_, 1) => String::new(),
-            (some, all) => format!(" (at {some} of {all} primaries)"),
-        };
-        match worst {
-            Recovery::Waits { .. } => notice(format!("RECOVERY WAIT{at} {words}"), theme.bad()),
-            _ => notice(format!("recovery wait{at}: {words}"), theme.warn()),
-        }
+    for Notice { text, is_stop } in picture.notices(redis_ms) {
+        notice(text, if is_stop { theme.bad() } else { theme.warn() });
     }
     lines
 }

@@ -388,9 +388,11 @@ fn global_stops_and_unreachable_servers_are_above_each_view() {
         has(
             &shows(&model, (120, 40)),
             &[
-                "HELD: an operator paused all workers; it ends in 1h 0m",
-                "RECOVERY WAIT ends in 44.0s",
-                "ALL TENANTS SUSPENDED, the next call in 0:09: 5 failures in a row: HTTP 503",
+                "an operator paused all workers; it ends in 1h 0m",
+                "recovery wait: ends in 44.0s",
+                "all tenants are suspended, the next job is admitted in 9.0s (",
+                "by 5 failures in a row:",
+                "HTTP 503; sluicegate tenant resume --all ends it",
             ],
         );
         // The question hangs, and then fails.
