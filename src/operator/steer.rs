@@ -71,7 +71,7 @@ impl Followers {
         self.workers_following == self.workers
     }
 
-    /// Describes the counts: `2 workers follow`, `1 of 2 workers follows`.
+    /// Describes the counts: `2 workers follow`, `1 of 2 workers so far; …`.
     pub fn describe(&self) -> String {
         match (self.workers, self.workers_following) {
             (0, _) => "no worker is running".to_owned(),

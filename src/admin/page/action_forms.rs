@@ -360,9 +360,6 @@ fn list(answer: &Value, before: &str, words: &mut Vec<String>) {
 }
 
 /// Returns true if the request's body is a form as browsers send it.
-///
-/// # Errors
-/// None.
 pub fn is_form(headers: &HeaderMap) -> bool {
     let kind = crate::api::one(headers, &axum::http::header::CONTENT_TYPE);
     let kind = kind.and_then(|kind| kind.split(';').next());

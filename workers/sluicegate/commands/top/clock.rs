@@ -18,7 +18,7 @@ pub fn time(epoch_ms: u64) -> String {
     format!("{:02}:{:02}:{:02}", s / 3_600, s / 60 % 60, s % 60)
 }
 
-/// Formats an age: `now`, `14s`, `5m`, `3h 20m`, `4d 1h`.
+/// Formats an age: `now`, `14s`, `5m 0s`, `3h 20m`, `4d 1h`.
 pub fn age(ms: u64) -> String {
     let s = ms / 1_000;
     match s {

@@ -11,7 +11,7 @@ pub struct QueryState<T> {
     in_flight: Option<(u64, u64)>,
     last_ms: Option<u64>,
     failing: Option<(u64, String)>,
-    /// Whether the question in flight went to a server that is no longer meant.
+    /// Whether the question in flight went to a server of an earlier configuration.
     is_outdated: bool,
 }
 
@@ -68,7 +68,7 @@ impl<T> QueryState<T> {
         (self.in_flight, self.last_ms, self.is_outdated) = (None, None, false);
     }
 
-    /// Forgets all answers, since another server is meant. The question is due once the one in
+    /// Forgets all answers, since the server has changed. The question is due once the one in
     /// flight, if any, has ended.
     pub fn renew(&mut self) {
         *self = Self {

@@ -90,8 +90,8 @@ impl Model {
         shared
     }
 
-    /// Returns the limits of `tenant` for which an operator tries another maximum, as far as they
-    /// were seen: their names and these maximums.
+    /// Returns the names of `tenant`'s limits that an operator tries with another maximum, and these
+    /// maximums, from the last answer.
     pub fn tried(&self, tenant: &Tenant) -> impl Iterator<Item = (&str, u64)> {
         let page = self.page.as_ref().filter(|page| page.tenant == *tenant);
         let page = page.and_then(|page| page.glance.known());

@@ -97,7 +97,7 @@ fn row(worker: &ReportedWorker, is_wide: bool, theme: Theme) -> Vec<Line<'static
     row.into()
 }
 
-/// Returns the selected worker's full report, and its unknown parts.
+/// Returns the selected worker's state in full, and the gaps in the view of the fleet.
 fn below(model: &Model, picture: &Overview, wide: usize, theme: Theme) -> Vec<Line<'static>> {
     let mut lines = Vec::new();
     let worker = model
