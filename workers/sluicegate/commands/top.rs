@@ -35,7 +35,6 @@ use self::file::PipelineFilter;
 use self::model::Model;
 use self::screen::WallClock;
 use self::servers::Servers;
-use self::theme::Theme;
 use super::Failure;
 use super::tenants::TenantOrder;
 
@@ -92,9 +91,9 @@ pub async fn run(
     let filter = PipelineFilter::new(name);
     let pipelines = filter.of(all).map_err(Failure::Usage)?;
     let servers = Servers::new(pipelines.iter().map(|(_, config)| config))?;
-    let is_colour = !args.no_color && std::env::var_os("NO_COLOR").is_none_or(|it| it.is_empty());
+    let has_color = !args.no_color && std::env::var_os("NO_COLOR").is_none_or(|it| it.is_empty());
     let clock = WallClock::new();
     let model = Model::new(pipelines, args.sort.into(), clock.now_ms());
     let files = file::reads(path, filter);
-    screen::run(model, (servers, files), &clock, Theme { is_colour }).await
+    screen::run(model, (servers, files), &clock, has_color).await
 }

@@ -17,7 +17,6 @@ use tokio::time::{MissedTickBehavior, interval, timeout};
 use super::file::FileReading;
 use super::model::{Model, ServerAnswer, ServerRequest};
 use super::servers::{Answers, Servers};
-use super::theme::Theme;
 use super::view::draw;
 use crate::commands::Failure;
 
@@ -217,7 +216,7 @@ pub async fn run(
     model: Model,
     (servers, mut files): (Servers, mpsc::Receiver<FileReading>),
     clock: &WallClock,
-    theme: Theme,
+    has_color: bool,
 ) -> Result<ExitCode, Failure> {
     let [mut terminate, mut hangup] = [
         signal(SignalKind::terminate())?,
@@ -241,7 +240,10 @@ pub async fn run(
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let ended = loop {
         session.begin_due();
-        if let Err(why) = screen.0.draw(|frame| draw(frame, &session.model, theme)) {
+        if let Err(why) = screen
+            .0
+            .draw(|frame| draw(frame, &session.model, has_color))
+        {
             break Err(gone(&why));
         }
         tokio::select! {

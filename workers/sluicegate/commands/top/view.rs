@@ -12,16 +12,25 @@ mod tenants;
 
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
+use ratatui::style::Color;
 use ratatui::text::Line;
 
 use super::model::{Model, TopView};
-use super::theme::Theme;
 
 /// Minimum size of the screen. On a smaller one nothing is readable.
 const MIN_SIZE: (u16, u16) = (40, 8);
 
-/// Draws everything.
-pub fn draw(frame: &mut Frame, model: &Model, theme: Theme) {
+/// Draws everything, with or without colors.
+pub fn draw(frame: &mut Frame, model: &Model, has_color: bool) {
+    draw_all(frame, model);
+    if !has_color {
+        for cell in &mut frame.buffer_mut().content {
+            (cell.fg, cell.bg) = (Color::Reset, Color::Reset);
+        }
+    }
+}
+
+fn draw_all(frame: &mut Frame, model: &Model) {
     let area = frame.area();
     let (wide, high) = MIN_SIZE;
     if area.width < wide || area.height < high {
@@ -30,11 +39,11 @@ pub fn draw(frame: &mut Frame, model: &Model, theme: Theme) {
         return;
     }
     if model.is_help {
-        help::draw(frame, area, theme);
+        help::draw(frame, area);
         return;
     }
-    let top = head::lines(model, area.width, theme);
-    let foot = head::foot(model, area.width, theme);
+    let top = head::lines(model, area.width);
+    let foot = head::foot(model, area.width);
     let [above, body, below] = Layout::vertical([
         Constraint::Length(lines(&top)),
         Constraint::Min(0),
@@ -44,14 +53,14 @@ pub fn draw(frame: &mut Frame, model: &Model, theme: Theme) {
     write(frame, above, top);
     write(frame, below, foot);
     match (&model.page, model.view) {
-        (Some(page), _) => page::draw(frame, body, (model, page), theme),
-        (None, TopView::Fleet) => fleet::draw(frame, body, model, theme),
-        (None, TopView::Tenants) => tenants::draw(frame, body, model, theme),
-        (None, TopView::Limits) => limits::draw(frame, body, model, theme),
-        (None, TopView::DeadLetters) => letters::draw(frame, body, model, theme),
+        (Some(page), _) => page::draw(frame, body, (model, page)),
+        (None, TopView::Fleet) => fleet::draw(frame, body, model),
+        (None, TopView::Tenants) => tenants::draw(frame, body, model),
+        (None, TopView::Limits) => limits::draw(frame, body, model),
+        (None, TopView::DeadLetters) => letters::draw(frame, body, model),
     }
     if let Some(asking) = &model.asking {
-        ask::draw(frame, area, (asking, model), theme);
+        ask::draw(frame, area, (asking, model));
     }
 }
 

@@ -8,7 +8,7 @@ use ratatui::widgets::{Block, Clear, Paragraph};
 use super::parts::{fit, wrapped};
 use crate::commands::top::dialogs::Prompt;
 use crate::commands::top::model::Model;
-use crate::commands::top::theme::Theme;
+use crate::commands::top::theme::{BAD, HEAD};
 use operator::text::plain;
 
 /// Border characters that every terminal has.
@@ -23,7 +23,7 @@ const BORDER: ratatui::symbols::border::Set = ratatui::symbols::border::Set {
     horizontal_bottom: "-",
 };
 
-pub fn draw(frame: &mut Frame, area: Rect, (asking, model): (&Prompt, &Model), theme: Theme) {
+pub fn draw(frame: &mut Frame, area: Rect, (asking, model): (&Prompt, &Model)) {
     let wide = area.width.min(100);
     let inner = usize::from(wide.saturating_sub(4));
     let mut lines: Vec<Line> = Vec::new();
@@ -34,7 +34,7 @@ pub fn draw(frame: &mut Frame, area: Rect, (asking, model): (&Prompt, &Model), t
                     .into_iter()
                     .map(Line::from),
             );
-            lines.push(Line::styled("Do it? (y/N)", theme.head()));
+            lines.push(Line::styled("Do it? (y/N)", HEAD));
             " y: yes, any other key: no "
         }
         Prompt::Line { step, text, wrong } => {
@@ -46,15 +46,11 @@ pub fn draw(frame: &mut Frame, area: Rect, (asking, model): (&Prompt, &Model), t
             );
             if let Some(wrong) = wrong {
                 let wrong = wrapped(&format!("invalid: {wrong}"), inner, 2);
-                lines.extend(
-                    wrong
-                        .into_iter()
-                        .map(|line| Line::styled(line, theme.bad())),
-                );
+                lines.extend(wrong.into_iter().map(|line| Line::styled(line, BAD)));
             }
             lines.push(Line::styled(
                 fit(&format!("> {}_", plain(text, 64)), inner),
-                theme.head(),
+                HEAD,
             ));
             " Enter: continue, Esc: cancel "
         }

@@ -14,13 +14,13 @@ use rules::steering::Hold;
 use super::parts::{Side, bar, columns, fit, list, wrapped};
 use super::write;
 use crate::commands::top::model::{Model, PipelineModel};
-use crate::commands::top::theme::Theme;
+use crate::commands::top::theme::{BAD, GOOD, WARN};
 use crate::commands::workers::{HEADS, cells};
 
 /// Number of lines for the selected worker.
 const NOTES: u16 = 3;
 
-pub fn draw(frame: &mut Frame, area: Rect, model: &Model, theme: Theme) {
+pub fn draw(frame: &mut Frame, area: Rect, model: &Model) {
     let wide = usize::from(area.width);
     let pipelines = match model.pipelines.len() {
         1 => 0,
@@ -30,7 +30,7 @@ pub fn draw(frame: &mut Frame, area: Rect, model: &Model, theme: Theme) {
             .min(area.height / 3),
     };
     let picture = model.picture().map(|(picture, _)| picture);
-    let below = picture.map_or_else(Vec::new, |picture| below(model, picture, wide, theme));
+    let below = picture.map_or_else(Vec::new, |picture| below(model, picture, wide));
     let [above, sums, workers, notes] = Layout::vertical([
         Constraint::Length(pipelines),
         Constraint::Length(2),
@@ -39,7 +39,7 @@ pub fn draw(frame: &mut Frame, area: Rect, model: &Model, theme: Theme) {
     ])
     .areas(area);
     if pipelines > 0 {
-        draw_pipelines(frame, above, model, theme);
+        draw_pipelines(frame, above, model);
     }
     let Some(picture) = picture else {
         let words = Line::from("reading workers from Redis ...");
@@ -47,19 +47,13 @@ pub fn draw(frame: &mut Frame, area: Rect, model: &Model, theme: Theme) {
     };
     write(frame, sums, vec![Line::from(fit(&all(picture), wide))]);
     if is_empty(&picture.fleet) {
-        write(frame, workers, vec![Line::styled(NO_WORKER, theme.bad())]);
+        write(frame, workers, vec![Line::styled(NO_WORKER, BAD)]);
     } else {
         let used = if wide < 100 { 5 } else { 16 };
         let widths = [0, 8, 7, 7, used, 7, 5, 0];
         let rows = picture.fleet.view.workers.iter();
-        let rows = rows.map(|worker| row(worker, wide >= 100, theme));
-        list(
-            frame,
-            workers,
-            &columns(HEADS, widths),
-            rows,
-            (model.place(), theme),
-        );
+        let rows = rows.map(|worker| row(worker, wide >= 100));
+        list(frame, workers, &columns(HEADS, widths), rows, model.place());
     }
     write(frame, notes, below);
 }
@@ -79,7 +73,7 @@ fn all(picture: &Overview) -> String {
     )
 }
 
-fn row(worker: &ReportedWorker, is_wide: bool, theme: Theme) -> Vec<Line<'static>> {
+fn row(worker: &ReportedWorker, is_wide: bool) -> Vec<Line<'static>> {
     let mut cells = cells(worker);
     if is_wide {
         let share = worker.report.load.saturation;
@@ -87,18 +81,18 @@ fn row(worker: &ReportedWorker, is_wide: bool, theme: Theme) -> Vec<Line<'static
     }
     let mut row = cells.map(Line::from);
     if worker.report.load.idle > 0 {
-        row[6].style = theme.warn();
+        row[6].style = WARN;
     }
     row[7].style = match (worker.report.ready, worker.report.notes.is_empty()) {
-        (true, true) => theme.good(),
-        (true, false) => theme.warn(),
-        (false, _) => theme.bad(),
+        (true, true) => GOOD,
+        (true, false) => WARN,
+        (false, _) => BAD,
     };
     row.into()
 }
 
 /// Returns the selected worker's state in full, and the gaps in the view of the fleet.
-fn below(model: &Model, picture: &Overview, wide: usize, theme: Theme) -> Vec<Line<'static>> {
+fn below(model: &Model, picture: &Overview, wide: usize) -> Vec<Line<'static>> {
     let mut lines = Vec::new();
     let worker = model
         .place()
@@ -112,12 +106,12 @@ fn below(model: &Model, picture: &Overview, wide: usize, theme: Theme) -> Vec<Li
     let gaps = gaps(&picture.fleet).describe().into_iter();
     lines.extend(
         gaps.take(usize::from(NOTES))
-            .map(|gap| Line::styled(fit(&gap, wide), theme.warn())),
+            .map(|gap| Line::styled(fit(&gap, wide), WARN)),
     );
     lines
 }
 
-fn draw_pipelines(frame: &mut Frame, area: Rect, model: &Model, theme: Theme) {
+fn draw_pipelines(frame: &mut Frame, area: Rect, model: &Model) {
     let heads = [
         ("PIPELINE", Side::Left),
         ("WORKERS", Side::Right),
@@ -125,25 +119,22 @@ fn draw_pipelines(frame: &mut Frame, area: Rect, model: &Model, theme: Theme) {
         ("WAITING", Side::Right),
         ("STATE", Side::Left),
     ];
-    let rows = model
-        .pipelines
-        .iter()
-        .map(|it| pipeline(it, model.now_ms, theme));
+    let rows = model.pipelines.iter().map(|it| pipeline(it, model.now_ms));
     list(
         frame,
         area,
         &columns(heads, [0, 9, 9, 9, 0]),
         rows,
-        (Some(model.at), theme),
+        Some(model.at),
     );
 }
 
-fn pipeline(pipeline: &PipelineModel, now_ms: u64, theme: Theme) -> Vec<Line<'static>> {
+fn pipeline(pipeline: &PipelineModel, now_ms: u64) -> Vec<Line<'static>> {
     let name = Line::from(pipeline.name.to_string());
     let away = pipeline.picture.trouble(now_ms).is_some();
     let Some((picture, _)) = pipeline.picture.known() else {
         let state = match away {
-            true => Line::styled("NO ANSWER from Redis", theme.bad()),
+            true => Line::styled("NO ANSWER from Redis", BAD),
             false => Line::from("reading from Redis ..."),
         };
         let none = || Line::from("-");
@@ -177,8 +168,8 @@ fn pipeline(pipeline: &PipelineModel, now_ms: u64, theme: Theme) -> Vec<Line<'st
         _ => {}
     }
     let state = match states.as_slice() {
-        [] => Line::styled("ready", theme.good()),
-        states => Line::styled(states.join(", "), theme.bad()),
+        [] => Line::styled("ready", GOOD),
+        states => Line::styled(states.join(", "), BAD),
     };
     vec![
         name,

@@ -8,7 +8,7 @@ use super::parts::{fit, wrapped};
 use crate::commands::top::clock::{age, time};
 use crate::commands::top::model::{Model, TopView, VIEWS};
 use crate::commands::top::query::QueryFailure;
-use crate::commands::top::theme::Theme;
+use crate::commands::top::theme::{BAD, GOOD, HEAD, MARKED, QUIET, WARN};
 
 /// Maximum number of lines of a notice.
 const MAX_NOTICE_LINES: usize = 3;
@@ -23,27 +23,27 @@ fn title(view: TopView) -> &'static str {
 }
 
 /// Returns the title, the time, and whatever stops all tenants or does not answer.
-pub fn lines(model: &Model, wide: u16, theme: Theme) -> Vec<Line<'static>> {
+pub fn lines(model: &Model, wide: u16) -> Vec<Line<'static>> {
     let wide = usize::from(wide);
-    let mut lines = vec![first(model, wide, theme), views(model, theme)];
+    let mut lines = vec![first(model, wide), views(model)];
     let mut notice = |text: String, style| {
         let text = wrapped(&plain(&text, 600), wide, 2);
         let text = text.into_iter().take(MAX_NOTICE_LINES);
         lines.extend(text.map(|line| Line::styled(line, style)));
     };
     if let Some((source, trouble, age_ms)) = trouble(model) {
-        notice(not_answering(model, source, &trouble, age_ms), theme.bad());
+        notice(not_answering(model, source, &trouble, age_ms), BAD);
     }
     let Some((picture, redis_ms)) = model.picture() else {
         return lines;
     };
     for Notice { text, is_stop } in picture.notices(redis_ms) {
-        notice(text, if is_stop { theme.bad() } else { theme.warn() });
+        notice(text, if is_stop { BAD } else { WARN });
     }
     lines
 }
 
-fn first(model: &Model, wide: usize, theme: Theme) -> Line<'static> {
+fn first(model: &Model, wide: usize) -> Line<'static> {
     let pipeline = model.pipeline();
     let mut text = "sluicegate top".to_owned();
     if !pipeline.name.is_default() || model.pipelines.len() > 1 {
@@ -59,17 +59,17 @@ fn first(model: &Model, wide: usize, theme: Theme) -> Line<'static> {
     let now = format!("{} UTC", time(model.now_ms));
     let text = fit(&text, wide.saturating_sub(now.len() + 1));
     let gap = wide.saturating_sub(Span::raw(&text).width() + now.len());
-    Line::styled(format!("{text}{}{now}", " ".repeat(gap)), theme.head())
+    Line::styled(format!("{text}{}{now}", " ".repeat(gap)), HEAD)
 }
 
-fn views(model: &Model, theme: Theme) -> Line<'static> {
+fn views(model: &Model) -> Line<'static> {
     let mut spans = Vec::new();
     for (number, view) in VIEWS.into_iter().enumerate() {
         let text = format!("{} {}", number + 1, title(view));
         let is_open = model.view == view;
         // Brackets show the open view even without reverse video.
         spans.push(match is_open {
-            true => Span::styled(format!("[{text}]"), theme.marked()),
+            true => Span::styled(format!("[{text}]"), MARKED),
             false => Span::raw(format!(" {text} ")),
         });
         spans.push(Span::raw(" "));
@@ -125,7 +125,7 @@ fn not_answering(
 }
 
 /// Returns the running or finished action, and the keys.
-pub fn foot(model: &Model, wide: u16, theme: Theme) -> Vec<Line<'static>> {
+pub fn foot(model: &Model, wide: u16) -> Vec<Line<'static>> {
     let wide = usize::from(wide);
     let mut lines = Vec::new();
     if let Some(why) = &model.unread {
@@ -133,7 +133,7 @@ pub fn foot(model: &Model, wide: u16, theme: Theme) -> Vec<Line<'static>> {
         let text = wrapped(&plain(&text, 600), wide, 2)
             .into_iter()
             .take(MAX_NOTICE_LINES);
-        lines.extend(text.map(|line| Line::styled(line, theme.bad())));
+        lines.extend(text.map(|line| Line::styled(line, BAD)));
     }
     if let Some(doing) = &model.doing {
         let since = age(model.now_ms.saturating_sub(doing.since_ms));
@@ -141,11 +141,11 @@ pub fn foot(model: &Model, wide: u16, theme: Theme) -> Vec<Line<'static>> {
         if !doing.progress.is_empty() {
             text += &format!(": {}", doing.progress);
         }
-        lines.push(Line::styled(fit(&text, wide), theme.warn()));
+        lines.push(Line::styled(fit(&text, wide), WARN));
     } else if let Some(message) = model.status() {
         let style = match message.is_bad {
-            true => theme.bad(),
-            false => theme.good(),
+            true => BAD,
+            false => GOOD,
         };
         let text = if message.is_bad {
             format!("NOT DONE: {}", plain(&message.text, 600))
@@ -160,10 +160,10 @@ pub fn foot(model: &Model, wide: u16, theme: Theme) -> Vec<Line<'static>> {
             "/{}_   Enter: open or list   Esc: end",
             plain(&model.search, 60)
         );
-        lines.push(Line::styled(fit(&text, wide), theme.head()));
+        lines.push(Line::styled(fit(&text, wide), HEAD));
     } else {
         let keys = keys(model);
-        lines.push(Line::styled(fit(keys, wide), theme.quiet()));
+        lines.push(Line::styled(fit(keys, wide), QUIET));
     }
     lines
 }

@@ -6,7 +6,7 @@ use ratatui::text::Line;
 
 use super::parts::fit;
 use super::write;
-use crate::commands::top::theme::Theme;
+use crate::commands::top::theme::HEAD;
 
 const HELP: [&str; 21] = [
     "1 2 3 4, Tab     fleet, tenants, limits, dead letters",
@@ -32,9 +32,9 @@ const HELP: [&str; 21] = [
     "q, Ctrl-C        quit                      any key closes this help",
 ];
 
-pub fn draw(frame: &mut Frame, area: Rect, theme: Theme) {
+pub fn draw(frame: &mut Frame, area: Rect) {
     let wide = usize::from(area.width);
-    let mut lines = vec![Line::styled("sluicegate top: keys", theme.head())];
+    let mut lines = vec![Line::styled("sluicegate top: keys", HEAD)];
     if area.height > 22 {
         lines.push(Line::default());
     }

@@ -11,9 +11,9 @@ use super::parts::{Column, Side, fit, list, name, wrapped};
 use super::{lines, write};
 use crate::commands::top::clock::age;
 use crate::commands::top::model::Model;
-use crate::commands::top::theme::Theme;
+use crate::commands::top::theme::WARN;
 
-pub fn draw(frame: &mut Frame, area: Rect, model: &Model, theme: Theme) {
+pub fn draw(frame: &mut Frame, area: Rect, model: &Model) {
     let wide = usize::from(area.width);
     let letters = &model.pipeline().letters;
     let listed = letters.known();
@@ -60,11 +60,11 @@ pub fn draw(frame: &mut Frame, area: Rect, model: &Model, theme: Theme) {
         ("ATTEMPTS", Constraint::Length(8), Side::Right),
         ("REASON", Constraint::Fill(5), Side::Left),
     ];
-    let rows = rows.iter().map(|row| cells(row, model.now_ms, theme));
-    list(frame, table, &columns, rows, (model.place(), theme));
+    let rows = rows.iter().map(|row| cells(row, model.now_ms));
+    list(frame, table, &columns, rows, model.place());
 }
 
-fn cells(row: &LetterRow, now_ms: u64, theme: Theme) -> Vec<Line<'static>> {
+fn cells(row: &LetterRow, now_ms: u64) -> Vec<Line<'static>> {
     let ago = |ms: u64| match age(now_ms.saturating_sub(ms)).as_str() {
         "now" => "now".to_owned(),
         age => format!("{age} ago"),
@@ -75,7 +75,7 @@ fn cells(row: &LetterRow, now_ms: u64, theme: Theme) -> Vec<Line<'static>> {
         Line::from(row.died_ms.map_or_else(|| "-".to_owned(), ago)),
         Line::from(name(row.tenant().unwrap_or("-"))),
         Line::from(attempt.unwrap_or_else(|| "-".to_owned())),
-        Line::styled(reason, theme.warn()),
+        Line::styled(reason, WARN),
     ]
 }
 

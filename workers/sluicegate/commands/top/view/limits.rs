@@ -14,9 +14,9 @@ use super::parts::{Cells, Column, Side, bar, fit, list, name};
 use super::write;
 use crate::commands::top::clock::left;
 use crate::commands::top::model::{ListedLimit, Model};
-use crate::commands::top::theme::Theme;
+use crate::commands::top::theme::{BAD, GOOD, WARN};
 
-pub fn draw(frame: &mut Frame, area: Rect, model: &Model, theme: Theme) {
+pub fn draw(frame: &mut Frame, area: Rect, model: &Model) {
     let wide = usize::from(area.width);
     let [sums, table] = Layout::vertical([Constraint::Length(1), Constraint::Min(0)]).areas(area);
     let rows = model.limits();
@@ -57,10 +57,10 @@ pub fn draw(frame: &mut Frame, area: Rect, model: &Model, theme: Theme) {
         if let Some(tally) = &limit.shadow {
             return Cells::with_words(cells, tried(limit, tally));
         }
-        cells.extend(gauges(limit, passed_ms, usize::from(gauge), theme));
+        cells.extend(gauges(limit, passed_ms, usize::from(gauge)));
         cells.into()
     });
-    list(frame, table, &columns, rows, (model.place(), theme));
+    list(frame, table, &columns, rows, model.place());
 }
 
 /// Returns what a shadow limit would have done, from the longest text to the shortest. It denies
@@ -80,16 +80,11 @@ pub fn tried(limit: &Fullness, tally: &Tally) -> Vec<String> {
 
 /// Returns the window, the gauge, the usage, when the next unit is available, and the waiting
 /// units.
-pub fn gauges(
-    limit: &Fullness,
-    passed_ms: u64,
-    columns: usize,
-    theme: Theme,
-) -> [Line<'static>; 5] {
+pub fn gauges(limit: &Fullness, passed_ms: u64, columns: usize) -> [Line<'static>; 5] {
     let style = match limit.share() {
-        _ if limit.is_full() => theme.bad(),
-        Some(share) if share >= 0.8 => theme.warn(),
-        Some(_) => theme.good(),
+        _ if limit.is_full() => BAD,
+        Some(share) if share >= 0.8 => WARN,
+        Some(_) => GOOD,
         None => Style::new(),
     };
     let window = match limit.window.as_str() {

@@ -11,17 +11,17 @@ use super::parts::{Cells, Column, Side, fit, list, name, until, wrapped};
 use super::{lines, write};
 use crate::commands::top::clock::time;
 use crate::commands::top::model::{Model, TenantPage};
-use crate::commands::top::theme::Theme;
+use crate::commands::top::theme::{BAD, GOOD, HEAD, WARN};
 
 /// Indentation of the output of `inspect`, in columns.
 const INDENT: usize = 10;
 
-pub fn draw(frame: &mut Frame, area: Rect, (model, page): (&Model, &TenantPage), theme: Theme) {
+pub fn draw(frame: &mut Frame, area: Rect, (model, page): (&Model, &TenantPage)) {
     let wide = usize::from(area.width);
     let title = format!("tenant {}", name(page.tenant.as_str()));
     let Some((glance, came_ms)) = page.glance.known() else {
         page.scroll.set(0);
-        let title = Line::styled(fit(&title, wide), theme.head());
+        let title = Line::styled(fit(&title, wide), HEAD);
         return write(
             frame,
             area,
@@ -30,8 +30,8 @@ pub fn draw(frame: &mut Frame, area: Rect, (model, page): (&Model, &TenantPage),
     };
     let passed_ms = model.now_ms.saturating_sub(came_ms);
     let redis_ms = glance.now_ms.saturating_add(passed_ms);
-    let mut top = vec![Line::styled(fit(&title, wide), theme.head())];
-    top.extend(state(glance, redis_ms, wide, theme));
+    let mut top = vec![Line::styled(fit(&title, wide), HEAD)];
+    top.extend(state(glance, redis_ms, wide));
     let limits = u16::try_from(glance.limits.len() + 1).unwrap_or(u16::MAX);
     let room = area.height.saturating_sub(lines(&top));
     let [above, table, gap, words] = Layout::vertical([
@@ -58,10 +58,10 @@ pub fn draw(frame: &mut Frame, area: Rect, (model, page): (&Model, &TenantPage),
             cells.push(Line::from(limit.window.clone()));
             return Cells::with_words(cells, tried(limit, tally));
         }
-        cells.extend(gauges(limit, passed_ms, usize::from(gauge), theme));
+        cells.extend(gauges(limit, passed_ms, usize::from(gauge)));
         cells.into()
     });
-    list(frame, table, &columns, limits, (None, theme));
+    list(frame, table, &columns, limits, None);
     let all = glance.description.lines();
     let all = all.flat_map(|line| wrapped(&plain(line, 1_000), wide, INDENT));
     let all: Vec<String> = all.collect();
@@ -83,17 +83,13 @@ pub fn draw(frame: &mut Frame, area: Rect, (model, page): (&Model, &TenantPage),
         (above, 0) => head += &format!(" ({above} lines above: Up)"),
         (above, below) => head += &format!(" ({above} lines above: Up, {below} below: Down)"),
     }
-    write(
-        frame,
-        gap,
-        vec![Line::styled(fit(&head, wide), theme.head())],
-    );
+    write(frame, gap, vec![Line::styled(fit(&head, wide), HEAD)]);
     let shown = all.into_iter().skip(scroll).map(Line::from);
     write(frame, words, shown.collect());
 }
 
 /// Returns the tenant's state, the end of its waitlist as a clock, and the reason for waits.
-fn state(glance: &Glance, redis_ms: u64, wide: usize, theme: Theme) -> Vec<Line<'static>> {
+fn state(glance: &Glance, redis_ms: u64, wide: usize) -> Vec<Line<'static>> {
     let clock = |at_ms| format!("{} ({} UTC)", until(at_ms, redis_ms), time(at_ms));
     let mut lines = Vec::new();
     let mut put = |text: String, style| {
@@ -105,22 +101,22 @@ fn state(glance: &Glance, redis_ms: u64, wide: usize, theme: Theme) -> Vec<Line<
             "state     WAITS after Redis may have lost data, at most {}",
             clock(glance.recovery_until_ms)
         );
-        put(text, theme.bad());
+        put(text, BAD);
     }
     let waiting = glance.waiting.unwrap_or(0) > 0;
     if glance.suspended_until_ms > redis_ms {
         let opens = clock(glance.suspended_until_ms);
         let by = plain(&glance.suspended_by, 200);
         let text = format!("state     SUSPENDED, opens in {opens}: {by}");
-        put(text, theme.bad());
+        put(text, BAD);
     } else if glance.recovery_until_ms <= redis_ms {
         match &glance.diverted_to {
             Some(queue) => {
                 let text = format!("state     DIVERTED to {}", plain(queue, 255));
-                put(text, theme.warn());
+                put(text, WARN);
             }
-            None if waiting => put("state     open, jobs wait".to_owned(), theme.warn()),
-            None => put("state     open".to_owned(), theme.good()),
+            None if waiting => put("state     open, jobs wait".to_owned(), WARN),
+            None => put("state     open".to_owned(), GOOD),
         }
     }
     let line = match (glance.waiting, glance.line_ends_ms > redis_ms) {
@@ -131,10 +127,7 @@ fn state(glance: &Glance, redis_ms: u64, wide: usize, theme: Theme) -> Vec<Line<
         }
         (Some(waiting), false) => count(waiting, "unit") + " waiting, the last starts now",
     };
-    put(format!("line      {line}"), theme.head());
-    put(
-        format!("why       {}", plain(&glance.why, 600)),
-        theme.head(),
-    );
+    put(format!("line      {line}"), HEAD);
+    put(format!("why       {}", plain(&glance.why, 600)), HEAD);
     lines
 }

@@ -9,7 +9,7 @@ use unicode_width::{UnicodeWidthChar as _, UnicodeWidthStr as _};
 
 pub use crate::commands::table::Side;
 use crate::commands::top::clock::left;
-use crate::commands::top::theme::Theme;
+use crate::commands::top::theme::{HEAD, MARKED};
 
 /// Maximum length of a shown tenant name in characters. The rest is omitted.
 pub const NAME: usize = 40;
@@ -150,10 +150,10 @@ pub fn list<'a>(
     area: Rect,
     columns: &[Column],
     rows: impl Iterator<Item = impl Into<Cells<'a>>>,
-    (place, theme): (Option<usize>, Theme),
+    place: Option<usize>,
 ) {
     let heads = columns.iter().map(|(head, _, side)| {
-        let line = Line::from(*head).style(theme.head());
+        let line = Line::from(*head).style(HEAD);
         Cell::from(Text::from(aligned(line, *side)))
     });
     // Texts that don't fit end with a mark. The table itself would cut them off.
@@ -184,7 +184,7 @@ pub fn list<'a>(
     let widths = places.iter().map(|it| Constraint::Length(it.width));
     let table = Table::new(rows, widths)
         .header(Row::new(heads))
-        .row_highlight_style(theme.marked())
+        .row_highlight_style(MARKED)
         .highlight_symbol(">")
         .highlight_spacing(ratatui::widgets::HighlightSpacing::Always);
     let mut state = TableState::default().with_selected(place);
@@ -196,7 +196,7 @@ pub fn list<'a>(
             continue;
         };
         let line = match place == Some(at) {
-            true => Line::styled(text, theme.marked()),
+            true => Line::styled(text, MARKED),
             false => Line::from(text),
         };
         let width = area.right().saturating_sub(x);

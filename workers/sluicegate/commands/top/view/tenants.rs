@@ -11,12 +11,12 @@ use super::{lines, write};
 use crate::commands::tenants::{HEADS, cells, omitted};
 use crate::commands::top::clock::{left, time};
 use crate::commands::top::model::Model;
-use crate::commands::top::theme::Theme;
+use crate::commands::top::theme::{BAD, WARN};
 
 /// Number of lines for the selected tenant.
 const DETAIL: usize = 3;
 
-pub fn draw(frame: &mut Frame, area: Rect, model: &Model, theme: Theme) {
+pub fn draw(frame: &mut Frame, area: Rect, model: &Model) {
     let wide = usize::from(area.width);
     let Some((picture, redis_ms)) = model.picture() else {
         return write(
@@ -40,7 +40,7 @@ pub fn draw(frame: &mut Frame, area: Rect, model: &Model, theme: Theme) {
             "the gate's state of some tenants is unknown: {}",
             plain(why, 200)
         );
-        detail.push(Line::styled(fit(&words, wide), theme.warn()));
+        detail.push(Line::styled(fit(&words, wide), WARN));
     }
     let [sums, table, below] = Layout::vertical([
         Constraint::Length(1),
@@ -72,16 +72,16 @@ pub fn draw(frame: &mut Frame, area: Rect, model: &Model, theme: Theme) {
     let rows = rows.iter().map(|row| {
         let mut lines = cells(row, redis_ms, left).map(Line::from).to_vec();
         if row.closed_until_ms > redis_ms {
-            (lines[6].style, lines[8].style) = (theme.bad(), theme.bad());
+            (lines[6].style, lines[8].style) = (BAD, BAD);
         } else if !row.waits_for.is_empty() {
-            lines[8].style = theme.warn();
+            lines[8].style = WARN;
         }
         if !is_wide {
             lines.remove(3);
         }
         lines
     });
-    list(frame, table, &columns, rows, (model.place(), theme));
+    list(frame, table, &columns, rows, model.place());
 }
 
 fn sums_of(model: &Model, listed: usize) -> String {

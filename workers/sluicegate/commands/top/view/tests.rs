@@ -2,7 +2,6 @@
 
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
-use ratatui::style::Color;
 
 use super::*;
 use crate::commands::top::beds::{
@@ -16,12 +15,10 @@ mod beside;
 mod scrolling;
 mod shadows;
 
-const PLAIN: Theme = Theme { is_colour: false };
-
-fn screen(model: &Model, (wide, high): (u16, u16), theme: Theme) -> (String, bool) {
+fn screen(model: &Model, (wide, high): (u16, u16), has_color: bool) -> (String, bool) {
     let mut terminal = Terminal::new(TestBackend::new(wide, high)).expect("a terminal");
     let frame = terminal
-        .draw(|frame| draw(frame, model, theme))
+        .draw(|frame| draw(frame, model, has_color))
         .expect("drawn");
     let cells = frame.buffer.content();
     let is_coloured = cells
@@ -48,12 +45,12 @@ fn screen(model: &Model, (wide, high): (u16, u16), theme: Theme) -> (String, boo
 }
 
 fn shows(model: &Model, size: (u16, u16)) -> String {
-    let (text, is_coloured) = screen(model, size, PLAIN);
+    let (text, is_coloured) = screen(model, size, false);
     assert!(!is_coloured, "without colour");
     let steers = text.chars().find(|c| c.is_control() && *c != '\n');
     assert_eq!(steers, None, "{text}");
     assert!(!text.contains(['\u{202e}', '\u{200b}']), "{text}");
-    let (coloured, _) = screen(model, size, Theme { is_colour: true });
+    let (coloured, _) = screen(model, size, true);
     assert_eq!(coloured, text, "colours say nothing that words do not");
     text
 }
