@@ -129,11 +129,18 @@ fn describe(fleet: &Fleet, shown: &BusiestTenants) -> String {
         let all = count((rows.len() + shown.more) as u64, "tenant");
         text += &format!("{} of {all}: --limit shows more\n", rows.len());
     }
-    if let Some(why) = &shown.gate_failure {
-        let why = plain(why, 200);
-        text += &format!("the gate's state of some tenants is unknown: {why}\n");
+    if let Some(words) = gate_failure(shown) {
+        text += &format!("{words}\n");
     }
     text + &left_out(fleet) + &fleet::gaps(fleet)
+}
+
+/// Describes why the gate's state of some tenants is missing, or returns `None` if it is not.
+pub fn gate_failure(shown: &BusiestTenants) -> Option<String> {
+    let why = plain(shown.gate_failure.as_deref()?, 200);
+    Some(format!(
+        "the gate's state of some tenants is unknown: {why}"
+    ))
 }
 
 /// Returns what the workers' reports omit in a line, or an empty text.

@@ -35,12 +35,10 @@ fn draw_all(frame: &mut Frame, model: &Model) {
     let (wide, high) = MIN_SIZE;
     if area.width < wide || area.height < high {
         let words = format!("too small: needs {wide}x{high}, better 80x24. q quits");
-        frame.render_widget(Line::from(words), area);
-        return;
+        return frame.render_widget(Line::from(words), area);
     }
     if model.is_help {
-        help::draw(frame, area);
-        return;
+        return help::draw(frame, area);
     }
     let top = head::lines(model, area.width);
     let foot = head::foot(model, area.width);

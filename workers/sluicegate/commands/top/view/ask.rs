@@ -1,15 +1,19 @@
 //! A question on top of the current view.
 
 use ratatui::Frame;
-use ratatui::layout::Rect;
+use ratatui::layout::{Constraint, Rect};
+use ratatui::style::Style;
 use ratatui::text::Line;
 use ratatui::widgets::{Block, Clear, Paragraph};
 
-use super::parts::{fit, wrapped};
+use super::parts::{fit, paragraph};
 use crate::commands::top::dialogs::Prompt;
 use crate::commands::top::model::Model;
 use crate::commands::top::theme::{BAD, HEAD};
 use operator::text::plain;
+
+/// Maximum number of lines of a text.
+const MAX_LINES: usize = 20;
 
 /// Border characters that every terminal has.
 const BORDER: ratatui::symbols::border::Set = ratatui::symbols::border::Set {
@@ -29,24 +33,21 @@ pub fn draw(frame: &mut Frame, area: Rect, (asking, model): (&Prompt, &Model)) {
     let mut lines: Vec<Line> = Vec::new();
     let keys = match asking {
         Prompt::Sure(act) => {
-            lines.extend(
-                wrapped(&act.describe(), inner, 0)
-                    .into_iter()
-                    .map(Line::from),
-            );
+            lines.extend(paragraph(
+                &act.describe(),
+                (inner, 0, MAX_LINES),
+                Style::new(),
+            ));
             lines.push(Line::styled("Do it? (y/N)", HEAD));
             " y: yes, any other key: no "
         }
         Prompt::Line { step, text, wrong } => {
             let config = &model.pipeline().config;
-            lines.extend(
-                wrapped(&step.describe(config), inner, 0)
-                    .into_iter()
-                    .map(Line::from),
-            );
+            let question = step.describe(config);
+            lines.extend(paragraph(&question, (inner, 0, MAX_LINES), Style::new()));
             if let Some(wrong) = wrong {
-                let wrong = wrapped(&format!("invalid: {wrong}"), inner, 2);
-                lines.extend(wrong.into_iter().map(|line| Line::styled(line, BAD)));
+                let wrong = format!("invalid: {wrong}");
+                lines.extend(paragraph(&wrong, (inner, 2, MAX_LINES), BAD));
             }
             lines.push(Line::styled(
                 fit(&format!("> {}_", plain(text, 64)), inner),
@@ -55,15 +56,8 @@ pub fn draw(frame: &mut Frame, area: Rect, (asking, model): (&Prompt, &Model)) {
             " Enter: continue, Esc: cancel "
         }
     };
-    let high = u16::try_from(lines.len() + 2)
-        .unwrap_or(u16::MAX)
-        .min(area.height);
-    let place = Rect {
-        x: area.x + (area.width - wide) / 2,
-        y: area.y + (area.height - high) / 2,
-        width: wide,
-        height: high,
-    };
+    let high = super::lines(&lines).saturating_add(2).min(area.height);
+    let place = area.centered(Constraint::Length(wide), Constraint::Length(high));
     let block = Block::bordered().border_set(BORDER).title_bottom(keys);
     let block = block.padding(ratatui::widgets::Padding::horizontal(1));
     frame.render_widget(Clear, place);

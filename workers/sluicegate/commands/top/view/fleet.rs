@@ -7,18 +7,19 @@ use operator::recovery::Recovery;
 use operator::text::count;
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
+use ratatui::style::Style;
 use ratatui::text::Line;
 use rules::report::view::ReportedWorker;
 use rules::steering::Hold;
 
-use super::parts::{Side, bar, columns, fit, list, wrapped};
-use super::write;
+use super::parts::{Side, bar, columns, draw_line, fit, list, paragraph};
+use super::{lines, write};
 use crate::commands::top::model::{Model, PipelineModel};
 use crate::commands::top::theme::{BAD, GOOD, WARN};
 use crate::commands::workers::{HEADS, cells};
 
 /// Number of lines for the selected worker.
-const NOTES: u16 = 3;
+const NOTES: usize = 3;
 
 pub fn draw(frame: &mut Frame, area: Rect, model: &Model) {
     let wide = usize::from(area.width);
@@ -35,19 +36,19 @@ pub fn draw(frame: &mut Frame, area: Rect, model: &Model) {
         Constraint::Length(pipelines),
         Constraint::Length(2),
         Constraint::Min(0),
-        Constraint::Length(u16::try_from(below.len()).unwrap_or(u16::MAX)),
+        Constraint::Length(lines(&below)),
     ])
     .areas(area);
     if pipelines > 0 {
         draw_pipelines(frame, above, model);
     }
     let Some(picture) = picture else {
-        let words = Line::from("reading workers from Redis ...");
-        return write(frame, sums, vec![words]);
+        let words = "reading workers from Redis ...";
+        return draw_line(frame, sums, words, Style::new());
     };
-    write(frame, sums, vec![Line::from(fit(&all(picture), wide))]);
+    draw_line(frame, sums, &all(picture), Style::new());
     if is_empty(&picture.fleet) {
-        write(frame, workers, vec![Line::styled(NO_WORKER, BAD)]);
+        draw_line(frame, workers, NO_WORKER, BAD);
     } else {
         let used = if wide < 100 { 5 } else { 16 };
         let widths = [0, 8, 7, 7, used, 7, 5, 0];
@@ -100,12 +101,11 @@ fn below(model: &Model, picture: &Overview, wide: usize) -> Vec<Line<'static>> {
     if let Some(worker) = worker {
         let [name, .., state] = cells(worker);
         let text = format!("{name}: {state}");
-        let text = wrapped(&text, wide, 2).into_iter();
-        lines.extend(text.take(usize::from(NOTES)).map(Line::from));
+        lines.extend(paragraph(&text, (wide, 2, NOTES), Style::new()));
     }
     let gaps = gaps(&picture.fleet).describe().into_iter();
     lines.extend(
-        gaps.take(usize::from(NOTES))
+        gaps.take(NOTES)
             .map(|gap| Line::styled(fit(&gap, wide), WARN)),
     );
     lines

@@ -2,9 +2,10 @@
 
 use operator::overview::Notice;
 use operator::text::{count, plain};
+use ratatui::style::Style;
 use ratatui::text::{Line, Span};
 
-use super::parts::{fit, wrapped};
+use super::parts::{fit, paragraph};
 use crate::commands::top::clock::{age, time};
 use crate::commands::top::model::{Model, TopView, VIEWS};
 use crate::commands::top::query::QueryFailure;
@@ -26,21 +27,22 @@ fn title(view: TopView) -> &'static str {
 pub fn lines(model: &Model, wide: u16) -> Vec<Line<'static>> {
     let wide = usize::from(wide);
     let mut lines = vec![first(model, wide), views(model)];
-    let mut notice = |text: String, style| {
-        let text = wrapped(&plain(&text, 600), wide, 2);
-        let text = text.into_iter().take(MAX_NOTICE_LINES);
-        lines.extend(text.map(|line| Line::styled(line, style)));
-    };
+    let mut notice = |text: &str, style| lines.extend(notice(text, wide, style));
     if let Some((source, trouble, age_ms)) = trouble(model) {
-        notice(not_answering(model, source, &trouble, age_ms), BAD);
+        notice(&not_answering(model, source, &trouble, age_ms), BAD);
     }
     let Some((picture, redis_ms)) = model.picture() else {
         return lines;
     };
     for Notice { text, is_stop } in picture.notices(redis_ms) {
-        notice(text, if is_stop { BAD } else { WARN });
+        notice(&text, if is_stop { BAD } else { WARN });
     }
     lines
+}
+
+/// Returns the lines of a notice.
+fn notice(text: &str, wide: usize, style: Style) -> impl Iterator<Item = Line<'static>> + use<> {
+    paragraph(&plain(text, 600), (wide, 2, MAX_NOTICE_LINES), style)
 }
 
 fn first(model: &Model, wide: usize) -> Line<'static> {
@@ -129,11 +131,7 @@ pub fn foot(model: &Model, wide: u16) -> Vec<Line<'static>> {
     let wide = usize::from(wide);
     let mut lines = Vec::new();
     if let Some(why) = &model.unread {
-        let text = format!("OLD CONFIGURATION: {why}");
-        let text = wrapped(&plain(&text, 600), wide, 2)
-            .into_iter()
-            .take(MAX_NOTICE_LINES);
-        lines.extend(text.map(|line| Line::styled(line, BAD)));
+        lines.extend(notice(&format!("OLD CONFIGURATION: {why}"), wide, BAD));
     }
     if let Some(doing) = &model.doing {
         let since = age(model.now_ms.saturating_sub(doing.since_ms));
@@ -143,17 +141,10 @@ pub fn foot(model: &Model, wide: u16) -> Vec<Line<'static>> {
         }
         lines.push(Line::styled(fit(&text, wide), WARN));
     } else if let Some(message) = model.status() {
-        let style = match message.is_bad {
-            true => BAD,
-            false => GOOD,
-        };
-        let text = if message.is_bad {
-            format!("NOT DONE: {}", plain(&message.text, 600))
-        } else {
-            plain(&message.text, 600)
-        };
-        let text = wrapped(&text, wide, 2).into_iter().take(MAX_NOTICE_LINES);
-        lines.extend(text.map(|line| Line::styled(line, style)));
+        lines.extend(match message.is_bad {
+            true => notice(&format!("NOT DONE: {}", message.text), wide, BAD),
+            false => notice(&message.text, wide, GOOD),
+        });
     }
     if model.is_searching {
         let text = format!(

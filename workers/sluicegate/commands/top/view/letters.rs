@@ -5,9 +5,10 @@ use operator::text::{count, plain};
 use operator::times::at;
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
+use ratatui::style::Style;
 use ratatui::text::Line;
 
-use super::parts::{Column, Side, fit, list, name, wrapped};
+use super::parts::{Column, Side, draw_line, list, name, paragraph};
 use super::{lines, write};
 use crate::commands::top::clock::age;
 use crate::commands::top::model::Model;
@@ -49,7 +50,7 @@ pub fn draw(frame: &mut Frame, area: Rect, model: &Model) {
     } else if listed.is_none() {
         text = "dead letters were not fetched; f fetches them".to_owned();
     }
-    write(frame, sums, vec![Line::from(fit(&text, wide))]);
+    draw_line(frame, sums, &text, Style::new());
     let rows = listed.map_or(&[][..], |(listed, _)| &listed.rows);
     if rows.is_empty() {
         return;
@@ -86,10 +87,7 @@ fn detail(row: &LetterRow, wide: usize) -> Vec<Line<'static>> {
         .died_ms
         .map_or_else(|| "at an unknown time".to_owned(), at);
     let first = format!("id {id}  tenant {tenant}  died {died}  {lived}");
-    let first = wrapped(&first, wide, 2).into_iter().take(2);
-    let why = wrapped(&format!("why {}", plain(&reason, 400)), wide, 2);
-    first
-        .chain(why.into_iter().take(2))
-        .map(Line::from)
-        .collect()
+    let why = format!("why {}", plain(&reason, 400));
+    let [first, why] = [first, why].map(|text| paragraph(&text, (wide, 2, 2), Style::new()));
+    first.chain(why).collect()
 }

@@ -10,8 +10,7 @@ use ratatui::text::Line;
 use rules::decision::Tally;
 use rules::scope::Scope;
 
-use super::parts::{Cells, Column, Side, bar, fit, list, name};
-use super::write;
+use super::parts::{Cells, Column, Side, bar, draw_line, fit, list, name};
 use crate::commands::top::clock::left;
 use crate::commands::top::model::{ListedLimit, Model};
 use crate::commands::top::theme::{BAD, GOOD, WARN};
@@ -28,13 +27,13 @@ pub fn draw(frame: &mut Frame, area: Rect, model: &Model) {
             true => "no tenant has jobs at these workers; / opens a tenant by name",
             false => "reading from the gate ...",
         };
-        return write(frame, table, vec![Line::from(fit(words, wide))]);
+        return draw_line(frame, table, words, Style::new());
     }
     let words = format!(
         "shared limits, then each tenant's limits by {} (s changes)",
         model.sort.name()
     );
-    write(frame, sums, vec![Line::from(fit(&words, wide))]);
+    draw_line(frame, sums, &words, Style::new());
     let since_ms = model.pipeline().picture.known().map_or(0, |(_, at)| at);
     let passed_ms = model.now_ms.saturating_sub(since_ms);
     // Next to the shortest names, a shadow's text fits into 80 columns.

@@ -7,7 +7,7 @@ use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::text::Line;
 
 use super::limits::{gauges, tried};
-use super::parts::{Cells, Column, Side, fit, list, name, until, wrapped};
+use super::parts::{Cells, Column, Side, draw_line, fit, list, name, paragraph, until, wrapped};
 use super::{lines, write};
 use crate::commands::top::clock::time;
 use crate::commands::top::model::{Model, TenantPage};
@@ -21,12 +21,11 @@ pub fn draw(frame: &mut Frame, area: Rect, (model, page): (&Model, &TenantPage))
     let title = format!("tenant {}", name(page.tenant.as_str()));
     let Some((glance, came_ms)) = page.glance.known() else {
         page.scroll.set(0);
-        let title = Line::styled(fit(&title, wide), HEAD);
-        return write(
-            frame,
-            area,
-            vec![title, Line::from("reading from Redis ...")],
-        );
+        let lines = [
+            Line::styled(title, HEAD),
+            Line::from("reading from Redis ..."),
+        ];
+        return write(frame, area, lines.into());
     };
     let passed_ms = model.now_ms.saturating_sub(came_ms);
     let redis_ms = glance.now_ms.saturating_add(passed_ms);
@@ -83,7 +82,7 @@ pub fn draw(frame: &mut Frame, area: Rect, (model, page): (&Model, &TenantPage))
         (above, 0) => head += &format!(" ({above} lines above: Up)"),
         (above, below) => head += &format!(" ({above} lines above: Up, {below} below: Down)"),
     }
-    write(frame, gap, vec![Line::styled(fit(&head, wide), HEAD)]);
+    draw_line(frame, gap, &head, HEAD);
     let shown = all.into_iter().skip(scroll).map(Line::from);
     write(frame, words, shown.collect());
 }
@@ -93,8 +92,7 @@ fn state(glance: &Glance, redis_ms: u64, wide: usize) -> Vec<Line<'static>> {
     let clock = |at_ms| format!("{} ({} UTC)", until(at_ms, redis_ms), time(at_ms));
     let mut lines = Vec::new();
     let mut put = |text: String, style| {
-        let text = wrapped(&text, wide, INDENT).into_iter().take(3);
-        lines.extend(text.map(|line| Line::styled(line, style)));
+        lines.extend(paragraph(&text, (wide, INDENT, 3), style));
     };
     if glance.recovery_until_ms > redis_ms {
         let text = format!(

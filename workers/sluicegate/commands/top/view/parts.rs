@@ -3,6 +3,7 @@
 use operator::text::plain;
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
+use ratatui::style::Style;
 use ratatui::text::{Line, Text};
 use ratatui::widgets::{Cell, Row, Table, TableState};
 use unicode_width::{UnicodeWidthChar as _, UnicodeWidthStr as _};
@@ -74,6 +75,22 @@ pub fn wrapped(text: &str, columns: usize, indent: usize) -> Vec<String> {
         }
     }
     lines
+}
+
+/// Breaks `text` into at most `max` lines of this style, as [`wrapped`] does.
+pub fn paragraph(
+    text: &str,
+    (columns, indent, max): (usize, usize, usize),
+    style: Style,
+) -> impl Iterator<Item = Line<'static>> + use<> {
+    let lines = wrapped(text, columns, indent).into_iter().take(max);
+    lines.map(move |line| Line::styled(line, style))
+}
+
+/// Draws `text` in the first line of `area`.
+pub fn draw_line(frame: &mut Frame, area: Rect, text: &str, style: Style) {
+    let text = fit(text, usize::from(area.width));
+    frame.render_widget(Line::styled(text, style), area);
 }
 
 /// Returns a bar such as `[#####.....]` for a share, in this many columns.

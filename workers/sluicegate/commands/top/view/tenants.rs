@@ -3,12 +3,13 @@
 use operator::text::{count, plain};
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
+use ratatui::style::Style;
 use ratatui::text::Line;
 use rules::report::view::Row;
 
-use super::parts::{columns, fit, list, name, until, wrapped};
+use super::parts::{columns, draw_line, fit, list, name, paragraph, until};
 use super::{lines, write};
-use crate::commands::tenants::{HEADS, cells, omitted};
+use crate::commands::tenants::{HEADS, cells, gate_failure, omitted};
 use crate::commands::top::clock::{left, time};
 use crate::commands::top::model::Model;
 use crate::commands::top::theme::{BAD, WARN};
@@ -19,27 +20,15 @@ const DETAIL: usize = 3;
 pub fn draw(frame: &mut Frame, area: Rect, model: &Model) {
     let wide = usize::from(area.width);
     let Some((picture, redis_ms)) = model.picture() else {
-        return write(
-            frame,
-            area,
-            vec![Line::from("reading tenants from Redis ...")],
-        );
+        return draw_line(frame, area, "reading tenants from Redis ...", Style::new());
     };
     let rows = model.tenants();
     let marked = model.place().and_then(|at| rows.get(at));
     let mut detail: Vec<Line> = marked.map_or_else(Vec::new, |row| {
-        let text = wrapped(&describe(row, redis_ms), wide, 2).into_iter();
-        text.take(DETAIL).map(Line::from).collect()
+        paragraph(&describe(row, redis_ms), (wide, 2, DETAIL), Style::new()).collect()
     });
-    if let Some(why) = picture
-        .shown
-        .as_ref()
-        .and_then(|it| it.gate_failure.as_ref())
-    {
-        let words = format!(
-            "the gate's state of some tenants is unknown: {}",
-            plain(why, 200)
-        );
+    let shown = picture.shown.as_ref();
+    if let Some(words) = shown.and_then(gate_failure) {
         detail.push(Line::styled(fit(&words, wide), WARN));
     }
     let [sums, table, below] = Layout::vertical([
@@ -49,20 +38,16 @@ pub fn draw(frame: &mut Frame, area: Rect, model: &Model) {
     ])
     .areas(area);
     write(frame, below, detail);
-    write(
-        frame,
-        sums,
-        vec![Line::from(fit(&sums_of(model, rows.len()), wide))],
-    );
+    draw_line(frame, sums, &sums_of(model, rows.len()), Style::new());
     if rows.is_empty() {
-        let words = match (picture.shown.is_some(), model.search.is_empty()) {
+        let words = match (shown.is_some(), model.search.is_empty()) {
             (false, _) => "reading from the gate ...",
             (true, true) => "no tenant has jobs at these workers; / opens a tenant by name",
             (true, false) => {
                 "no busy tenant has this in its name; Enter opens the tenant with this name"
             }
         };
-        return write(frame, table, vec![Line::from(fit(words, wide))]);
+        return draw_line(frame, table, words, Style::new());
     }
     let is_wide = wide >= 100;
     let mut columns = columns(HEADS, [0, 6, 6, 5, 8, 8, 8, 8, 0]).to_vec();
