@@ -181,21 +181,22 @@ pub fn list<'a>(
     let widths = columns.iter().map(|(_, wide, _)| *wide);
     let places = Layout::horizontal(widths).spacing(1).split(beside_mark);
     let widths: Vec<usize> = places.iter().map(|it| usize::from(it.width)).collect();
-    let mut words = Vec::new();
-    let rows = rows.enumerate().map(|(at, cells)| {
+    let rows = rows.map(|cells| {
         let Cells { each, rest } = cells.into();
-        if let Some(place) = places.get(each.len()).filter(|_| !rest.is_empty()) {
-            let wide = usize::from(beside_mark.right().saturating_sub(place.x));
-            let fits = rest.iter().find(|text| text.width() <= wide);
-            let text = fits.or(rest.last()).map_or("", String::as_str);
-            words.push((at, place.x.saturating_add(1), fit(text, wide)));
-        }
+        let place = places.get(each.len()).filter(|_| !rest.is_empty());
         let cells = each.into_iter().zip(columns).zip(&widths);
-        Row::new(cells.map(|((line, (_, _, side)), &wide)| {
+        let cells = cells.map(|((line, (_, _, side)), &wide)| {
             let text = fit(&line.to_string(), wide);
             let line = Line::styled(text, line.style);
             Cell::from(Text::from(aligned(line, *side)))
-        }))
+        });
+        let rest = place.map(|place| {
+            let wide = usize::from(beside_mark.right().saturating_sub(place.x));
+            let fits = rest.iter().find(|text| text.width() <= wide);
+            let text = fits.or(rest.last()).map_or("", String::as_str);
+            Cell::from(fit(text, wide)).column_span(u16::MAX)
+        });
+        Row::new(cells.chain(rest))
     });
     let rows: Vec<Row> = rows.collect();
     let widths = places.iter().map(|it| Constraint::Length(it.width));
@@ -206,28 +207,6 @@ pub fn list<'a>(
         .highlight_spacing(ratatui::widgets::HighlightSpacing::Always);
     let mut state = TableState::default().with_selected(place);
     frame.render_stateful_widget(table, area, &mut state);
-    for (at, x, text) in words {
-        let below = at.checked_sub(state.offset());
-        let y = below.and_then(|below| area.y.checked_add(u16::try_from(below + 1).ok()?));
-        let Some(y) = y.filter(|y| *y < area.bottom()) else {
-            continue;
-        };
-        let line = match place == Some(at) {
-            true => Line::styled(text, MARKED),
-            false => Line::from(text),
-        };
-        let width = area.right().saturating_sub(x);
-        let height = 1;
-        frame.render_widget(
-            line,
-            Rect {
-                x,
-                y,
-                width,
-                height,
-            },
-        );
-    }
 }
 
 fn aligned(line: Line<'_>, side: Side) -> Line<'_> {
