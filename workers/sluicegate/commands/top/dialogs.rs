@@ -4,13 +4,12 @@ use config::Config;
 use gate::Change;
 use operator::steer;
 use operator::tenant::limit_name;
-use operator::text::plain;
 use operator::trials::Trial;
 use rules::limit::{MAX_REQUESTS, ceil_ms};
 use rules::tenant::Tenant;
 
 use super::action::Act;
-use super::view::parts::NAME;
+use super::view::parts::name;
 
 /// The default duration.
 const DEFAULT_DURATION: &str = "1h";
@@ -22,8 +21,8 @@ const MAX_TYPED_CHARS: usize = 64;
 pub enum Prompt {
     /// Waits for a typed line.
     Line {
-        /// The subject of the line.
-        step: PromptStep,
+        /// The action without the value to be typed.
+        draft: Draft,
         /// The typed text so far.
         text: String,
         /// The reason why the last input was refused.
@@ -33,27 +32,21 @@ pub enum Prompt {
     Sure(Act),
 }
 
-/// The value to be typed.
+/// An action on a tenant, whose missing values are to be typed.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum PromptStep {
-    /// How long a tenant is paused.
-    Pause(Tenant),
-    /// The name of the limit, with the intended change.
-    Name(Tenant, LimitChange),
-    /// The limit's maximum.
-    Max(Tenant, String),
-    /// How long the maximum applies.
-    For(Tenant, String, u64),
-    /// The maximum to try.
-    Try(Tenant, String),
-    /// How long the maximum is tried.
-    TryFor(Trial),
+pub struct Draft {
+    tenant: Tenant,
+    wish: Wish,
+    limit: Option<String>,
+    max: Option<u64>,
 }
 
-/// An intended change of a limit.
+/// The kind of an action.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum LimitChange {
-    /// Sets another maximum for some time.
+pub enum Wish {
+    /// Pauses the tenant.
+    Pause,
+    /// Sets another maximum of a limit for some time.
     Set,
     /// Restores the configured maximum.
     Clear,
@@ -63,74 +56,16 @@ pub enum LimitChange {
     EndTry,
 }
 
-/// The next step.
-pub enum DialogStep {
-    /// Another question.
-    Ask(Prompt),
-    /// The request was refused for this reason.
-    Refused(String),
+/// A value to be typed.
+enum MissingValue {
+    Limit,
+    Max,
+    Duration,
 }
 
 impl Prompt {
-    fn line(step: PromptStep) -> Self {
-        Self::Line {
-            step,
-            text: String::new(),
-            wrong: None,
-        }
-    }
-
-    /// Asks how long `tenant` is to be paused.
-    pub fn pause(tenant: Tenant) -> Self {
-        Self::line(PromptStep::Pause(tenant))
-    }
-
-    /// Asks for the limit of `tenant` and its change. `meant` is the limit that is selected on the
-    /// screen.
-    pub fn limit(
-        config: &Config,
-        tenant: Tenant,
-        wish: LimitChange,
-        meant: Option<&str>,
-    ) -> DialogStep {
-        let policy = &config.rate_limiter.policy;
-        match limit_name(policy, &tenant, meant) {
-            Ok(name) => match Self::of_limit(config, tenant, name, wish) {
-                Ok(asking) => DialogStep::Ask(asking),
-                Err(why) => DialogStep::Refused(plain(&why, 400)),
-            },
-            Err(_) if meant.is_none() && !names(config, &tenant).is_empty() => {
-                DialogStep::Ask(Self::line(PromptStep::Name(tenant, wish)))
-            }
-            Err(why) => DialogStep::Refused(plain(&why.to_string(), 400)),
-        }
-    }
-
-    /// Asks how long the limit `name` of `tenant` is to be `max`.
-    pub fn enforce(tenant: Tenant, name: String, max: u64) -> Self {
-        Self::line(PromptStep::For(tenant, name, max))
-    }
-
-    fn of_limit(
-        config: &Config,
-        tenant: Tenant,
-        name: String,
-        wish: LimitChange,
-    ) -> Result<Self, String> {
-        Ok(match wish {
-            LimitChange::Set => Self::line(PromptStep::Max(tenant, name)),
-            LimitChange::Clear => Self::Sure(Act::Change(tenant, Change::Unlimit { name })),
-            LimitChange::Try => {
-                // The maximum does not matter here: a limit that holds leases can't be tried.
-                tried(config, &tenant, &name, 1)?;
-                Self::line(PromptStep::Try(tenant, name))
-            }
-            LimitChange::EndTry => Self::Sure(Act::EndTry(tenant, name)),
-        })
-    }
-
     /// Appends a typed character.
-    pub fn types(&mut self, c: char) {
+    pub fn add(&mut self, c: char) {
         if let Self::Line { text, .. } = self
             && !c.is_control()
             && text.chars().count() < MAX_TYPED_CHARS
@@ -140,118 +75,185 @@ impl Prompt {
     }
 
     /// Deletes the last character.
-    pub fn rubs(&mut self) {
+    pub fn delete(&mut self) {
         if let Self::Line { text, .. } = self {
             text.pop();
         }
     }
 
     /// Takes the typed line. Returns the next question, or the same one with the error.
-    pub fn entered(self, config: &Config) -> Self {
-        let Self::Line { step, text, .. } = self else {
+    pub fn submit(self, config: &Config) -> Self {
+        let Self::Line { draft, text, .. } = self else {
             return self;
         };
-        match next(&step, text.trim(), config) {
+        match draft.clone().with(text.trim(), config) {
             Ok(next) => next,
             Err(wrong) => Self::Line {
-                step,
+                draft,
                 text,
-                wrong: Some(plain(&wrong, 400)),
+                wrong: Some(wrong),
             },
         }
     }
 }
 
-fn next(step: &PromptStep, text: &str, config: &Config) -> Result<Prompt, String> {
-    Ok(match step {
-        PromptStep::Pause(tenant) => {
-            let duration_ms = span(text)?;
-            Prompt::Sure(Act::Change(tenant.clone(), Change::Pause { duration_ms }))
+impl Draft {
+    /// Drafts a pause of `tenant`.
+    pub fn pause(tenant: Tenant) -> Self {
+        Self {
+            tenant,
+            wish: Wish::Pause,
+            limit: None,
+            max: None,
         }
-        PromptStep::Name(tenant, wish) => {
-            let policy = &config.rate_limiter.policy;
-            let name = limit_name(policy, tenant, Some(text)).map_err(|why| why.to_string())?;
-            Prompt::of_limit(config, tenant.clone(), name, *wish)?
-        }
-        PromptStep::Max(tenant, name) => {
-            Prompt::line(PromptStep::For(tenant.clone(), name.clone(), max(text)?))
-        }
-        PromptStep::Try(tenant, name) => {
-            Prompt::line(PromptStep::TryFor(tried(config, tenant, name, max(text)?)?))
-        }
-        PromptStep::TryFor(trial) => Prompt::Sure(Act::Try(trial.clone(), span(text)?)),
-        PromptStep::For(tenant, name, max) => {
-            let change = Change::Limit {
-                name: name.clone(),
-                max: *max,
-                duration_ms: span(text)?,
-            };
-            Prompt::Sure(Act::Change(tenant.clone(), change))
-        }
-    })
-}
+    }
 
-fn max(text: &str) -> Result<u64, String> {
-    let max = text.parse().ok();
-    let max = max.filter(|max| (1..=MAX_REQUESTS).contains(max));
-    max.ok_or_else(|| format!("it must be a number from 1 to {MAX_REQUESTS}"))
-}
+    /// Drafts a change of a limit of `tenant`: of `selected`, or of the only one.
+    ///
+    /// # Errors
+    /// The reason why the limit can't be changed.
+    pub fn limit(
+        config: &Config,
+        tenant: Tenant,
+        wish: Wish,
+        selected: Option<&str>,
+    ) -> Result<Self, String> {
+        let limit = match limit_name(&config.rate_limiter.policy, &tenant, selected) {
+            Ok(name) => Some(name),
+            Err(_) if selected.is_none() && !names(config, &tenant).is_empty() => None,
+            Err(why) => return Err(why.to_string()),
+        };
+        Ok(Self {
+            wish,
+            limit,
+            ..Self::pause(tenant)
+        })
+    }
 
-fn tried(config: &Config, tenant: &Tenant, name: &str, max: u64) -> Result<Trial, String> {
-    let policy = &config.rate_limiter.policy;
-    let trial = Trial::new(policy, tenant.clone(), name.to_owned(), max);
-    trial.map_err(|why| why.to_string())
-}
+    /// Drafts the enforcement of `max` for the limit `name` of `tenant`.
+    pub fn enforce(tenant: Tenant, name: String, max: u64) -> Self {
+        Self {
+            wish: Wish::Set,
+            limit: Some(name),
+            max: Some(max),
+            ..Self::pause(tenant)
+        }
+    }
 
-/// Parses a duration into milliseconds. An empty text is the default.
-fn span(text: &str) -> Result<u64, String> {
-    let text = if text.is_empty() {
-        DEFAULT_DURATION
-    } else {
-        text
-    };
-    steer::span(text).map(ceil_ms)
+    fn missing(&self) -> Option<MissingValue> {
+        match self.wish {
+            Wish::Pause => Some(MissingValue::Duration),
+            _ if self.limit.is_none() => Some(MissingValue::Limit),
+            Wish::Clear | Wish::EndTry => None,
+            Wish::Set | Wish::Try if self.max.is_none() => Some(MissingValue::Max),
+            Wish::Set | Wish::Try => Some(MissingValue::Duration),
+        }
+    }
+
+    /// Asks for the first missing value, or for the confirmation.
+    ///
+    /// # Errors
+    /// The reason why the limit can't be tried.
+    pub fn ask(self, config: &Config) -> Result<Prompt, String> {
+        if let (Wish::Try, Some(limit)) = (self.wish, &self.limit) {
+            // Some limits can't be tried, whatever the maximum.
+            let (tenant, max) = (self.tenant.clone(), self.max.unwrap_or(1));
+            Trial::new(&config.rate_limiter.policy, tenant, limit.clone(), max)
+                .map_err(|why| why.to_string())?;
+        }
+        Ok(match self.missing() {
+            None => Prompt::Sure(self.act(0)),
+            Some(_) => Prompt::Line {
+                draft: self,
+                text: String::new(),
+                wrong: None,
+            },
+        })
+    }
+
+    /// Takes the typed text as the missing value.
+    fn with(mut self, text: &str, config: &Config) -> Result<Prompt, String> {
+        match self.missing() {
+            Some(MissingValue::Limit) => {
+                let policy = &config.rate_limiter.policy;
+                let name = limit_name(policy, &self.tenant, Some(text));
+                self.limit = Some(name.map_err(|why| why.to_string())?);
+            }
+            Some(MissingValue::Max) => {
+                let max = text.parse().ok();
+                let max = max.filter(|max| (1..=MAX_REQUESTS).contains(max));
+                let wrong = || format!("it must be a number from 1 to {MAX_REQUESTS}");
+                self.max = Some(max.ok_or_else(wrong)?);
+            }
+            Some(MissingValue::Duration) | None => {
+                let text = if text.is_empty() {
+                    DEFAULT_DURATION
+                } else {
+                    text
+                };
+                return Ok(Prompt::Sure(self.act(ceil_ms(steer::span(text)?))));
+            }
+        }
+        self.ask(config)
+    }
+
+    /// Returns the action, which has all values.
+    fn act(self, duration_ms: u64) -> Act {
+        let (tenant, max) = (self.tenant, self.max.unwrap_or_default());
+        let name = self.limit.unwrap_or_default();
+        let change = match self.wish {
+            Wish::Pause => Change::Pause { duration_ms },
+            Wish::Set => Change::Limit {
+                name,
+                max,
+                duration_ms,
+            },
+            Wish::Clear => Change::Unlimit { name },
+            Wish::Try => {
+                let trial = Trial {
+                    tenant,
+                    limit: name,
+                    max,
+                };
+                return Act::Try(trial, duration_ms);
+            }
+            Wish::EndTry => return Act::EndTry(tenant, name),
+        };
+        Act::Change(tenant, change)
+    }
+
+    /// Returns the question for the missing value.
+    pub fn describe(&self, config: &Config) -> String {
+        let tenant = name(self.tenant.as_str());
+        let limit = self.limit.as_deref().unwrap_or_default();
+        let tries = self.wish == Wish::Try;
+        match (self.missing(), self.max) {
+            (Some(MissingValue::Limit), _) => {
+                let names = names(config, &self.tenant).join(", ");
+                format!("Which limit of {tenant}? ({names})")
+            }
+            (Some(MissingValue::Max), _) if tries => {
+                format!("Limit {limit} of {tenant}: max-requests to try? It denies nothing.")
+            }
+            (Some(MissingValue::Max), _) => {
+                format!("Limit {limit} of {tenant}: temporary max-requests?")
+            }
+            (_, max) => {
+                let change = match max {
+                    None => format!("Pause {tenant}"),
+                    Some(max) if tries => format!("Limit {limit} of {tenant}: try {max}"),
+                    Some(max) => format!("Limit {limit} of {tenant}: {max}"),
+                };
+                format!("{change} for how long? (90s, 30m, 7d; Enter: {DEFAULT_DURATION})")
+            }
+        }
+    }
 }
 
 /// Returns the names of the limits that `tenant` alone has without a plan.
 fn names(config: &Config, tenant: &Tenant) -> Vec<String> {
     let (_, limits) = config.rate_limiter.policy.find(tenant, None);
     limits.own().map(|limit| limit.name().to_owned()).collect()
-}
-
-impl PromptStep {
-    /// Returns the question as text.
-    pub fn describe(&self, config: &Config) -> String {
-        let name = |tenant: &Tenant| plain(tenant.as_str(), NAME);
-        match self {
-            Self::Pause(tenant) => {
-                format!(
-                    "Pause {} for how long? (90s, 30m, 7d; Enter: {DEFAULT_DURATION})",
-                    name(tenant)
-                )
-            }
-            Self::Name(tenant, _) => format!(
-                "Which limit of {}? ({})",
-                name(tenant),
-                names(config, tenant).join(", ")
-            ),
-            Self::Max(tenant, limit) => {
-                format!("Limit {limit} of {}: temporary max-requests?", name(tenant))
-            }
-            Self::Try(tenant, limit) => format!(
-                "Limit {limit} of {}: max-requests to try? It denies nothing.",
-                name(tenant)
-            ),
-            Self::TryFor(Trial { tenant, limit, max }) => format!(
-                "Limit {limit} of {}: try {max} for how long? (90s, 30m, 7d; Enter: {DEFAULT_DURATION})",
-                name(tenant)
-            ),
-            Self::For(tenant, limit, max) => format!(
-                "Limit {limit} of {}: {max} for how long? (90s, 30m, 7d; Enter: {DEFAULT_DURATION})",
-                name(tenant)
-            ),
-        }
-    }
 }
 
 #[cfg(test)]
@@ -266,23 +268,20 @@ mod tests {
         Tenant::parse("acme").expect("a tenant")
     }
 
-    fn typed(mut asking: Prompt, text: &str, config: &Config) -> Prompt {
-        while matches!(&asking, Prompt::Line { text, .. } if !text.is_empty()) {
-            asking.rubs();
+    fn typed(mut prompt: Prompt, text: &str, config: &Config) -> Prompt {
+        while matches!(&prompt, Prompt::Line { text, .. } if !text.is_empty()) {
+            prompt.delete();
         }
-        text.chars().for_each(|c| asking.types(c));
-        asking.entered(config)
+        text.chars().for_each(|c| prompt.add(c));
+        prompt.submit(config)
     }
 
-    fn asked(next: DialogStep) -> Prompt {
-        match next {
-            DialogStep::Ask(asking) => asking,
-            DialogStep::Refused(why) => panic!("{why}"),
-        }
+    fn limit(config: &Config, wish: Wish, selected: Option<&str>) -> Result<Prompt, String> {
+        Draft::limit(config, tenant(), wish, selected)?.ask(config)
     }
 
-    fn wrong(asking: &Prompt) -> &str {
-        match asking {
+    fn wrong(prompt: &Prompt) -> &str {
+        match prompt {
             Prompt::Line {
                 wrong: Some(why), ..
             } => why,
@@ -293,114 +292,91 @@ mod tests {
     #[test]
     fn a_pause_asks_for_how_long_and_then_whether() {
         let config = config("");
-        let asking = typed(Prompt::pause(tenant()), "soon", &config);
-        assert!(wrong(&asking).contains("90s or 1h"), "{asking:?}");
-        let asking = typed(asking, "2y", &config);
-        assert!(!wrong(&asking).is_empty());
-        let pause = Change::Pause {
+        let pause = || Draft::pause(tenant()).ask(&config).expect("a question");
+        let prompt = typed(pause(), "soon", &config);
+        assert!(wrong(&prompt).contains("90s or 1h"), "{prompt:?}");
+        let prompt = typed(prompt, "2y", &config);
+        assert!(!wrong(&prompt).is_empty());
+        let change = Change::Pause {
             duration_ms: 3_600_000,
         };
-        let sure = Prompt::Sure(Act::Change(tenant(), pause));
-        assert_eq!(typed(asking, "1h", &config), sure);
-        assert_eq!(Prompt::pause(tenant()).entered(&config), sure, "is usual");
+        let sure = Prompt::Sure(Act::Change(tenant(), change));
+        assert_eq!(typed(prompt, "1h", &config), sure);
+        assert_eq!(pause().submit(&config), sure, "is usual");
     }
 
     #[test]
     fn one_of_several_limits_must_be_named() {
         let one = config("");
-        let asking = asked(Prompt::limit(&one, tenant(), LimitChange::Set, None));
-        let asking = typed(asking, "0", &one);
+        let prompt = limit(&one, Wish::Set, None).expect("a question");
+        let prompt = typed(prompt, "0", &one);
         assert_eq!(
-            wrong(&asking),
+            wrong(&prompt),
             "it must be a number from 1 to 1000000000000"
         );
-        let asking = typed(typed(asking, "7", &one), "30m", &one);
+        let prompt = typed(typed(prompt, "7", &one), "30m", &one);
         let change = Change::Limit {
             name: "default".to_owned(),
             max: 7,
             duration_ms: 1_800_000,
         };
-        assert_eq!(asking, Prompt::Sure(Act::Change(tenant(), change)));
+        assert_eq!(prompt, Prompt::Sure(Act::Change(tenant(), change)));
 
         let two = config("rate-limiter: {limits: [{name: day}, {name: hour}]}");
-        let asking = asked(Prompt::limit(&two, tenant(), LimitChange::Clear, None));
-        let Prompt::Line { step, .. } = &asking else {
-            panic!("{asking:?}");
+        let prompt = limit(&two, Wish::Clear, None).expect("a question");
+        let Prompt::Line { draft, .. } = &prompt else {
+            panic!("{prompt:?}");
         };
-        assert_eq!(step.describe(&two), "Which limit of acme? (day, hour)");
-        let asking = typed(asking, "hours", &two);
+        assert_eq!(draft.describe(&two), "Which limit of acme? (day, hour)");
+        let prompt = typed(prompt, "hours", &two);
         assert!(
-            wrong(&asking).contains("did you mean hour?"),
+            wrong(&prompt).contains("did you mean hour?"),
             "{}",
-            wrong(&asking)
+            wrong(&prompt)
         );
         let name = "hour".to_owned();
         let clear = Prompt::Sure(Act::Change(tenant(), Change::Unlimit { name }));
-        assert_eq!(typed(asking, "hour", &two), clear);
+        assert_eq!(typed(prompt, "hour", &two), clear);
         // The selected limit is not asked for.
-        assert_eq!(
-            asked(Prompt::limit(
-                &two,
-                tenant(),
-                LimitChange::Clear,
-                Some("hour")
-            )),
-            clear
-        );
-
+        assert_eq!(limit(&two, Wish::Clear, Some("hour")), Ok(clear));
         // An impossible one is refused, and no other limit is asked for.
         let shadow = config("rate-limiter: {limits: [{name: day}, {name: hour, shadow: true}]}");
-        match Prompt::limit(&shadow, tenant(), LimitChange::Set, Some("hour")) {
-            DialogStep::Refused(why) => assert!(why.contains("hour is a shadow"), "{why}"),
-            DialogStep::Ask(other) => panic!("{other:?}"),
-        }
+        let why = limit(&shadow, Wish::Set, Some("hour")).expect_err("it denies nothing");
+        assert!(why.contains("hour is a shadow"), "{why}");
 
         let global = config("rate-limiter: {scope: global}");
-        match Prompt::limit(&global, tenant(), LimitChange::Set, None) {
-            DialogStep::Refused(why) => assert!(why.contains("scope: global"), "{why}"),
-            DialogStep::Ask(other) => panic!("{other:?}"),
-        }
+        let why = limit(&global, Wish::Set, None).expect_err("it has none");
+        assert!(why.contains("scope: global"), "{why}");
     }
 
     #[test]
     fn a_limit_is_tried_if_possible() {
         let config =
             config("rate-limiter: {limits: [{name: day}, {name: at-once, max-concurrent: 4}]}");
-        let asking = asked(Prompt::limit(
-            &config,
-            tenant(),
-            LimitChange::Try,
-            Some("day"),
-        ));
-        let asking = typed(asking, "few", &config);
+        let prompt = limit(&config, Wish::Try, Some("day")).expect("a question");
+        let prompt = typed(prompt, "few", &config);
         assert_eq!(
-            wrong(&asking),
+            wrong(&prompt),
             "it must be a number from 1 to 1000000000000"
         );
-        let asking = typed(typed(asking, "7", &config), "1d", &config);
+        let prompt = typed(typed(prompt, "7", &config), "1d", &config);
         let policy = &config.rate_limiter.policy;
         let trial = Trial::new(policy, tenant(), "day".to_owned(), 7).expect("it can be");
-        assert_eq!(asking, Prompt::Sure(Act::Try(trial, 86_400_000)));
+        assert_eq!(prompt, Prompt::Sure(Act::Try(trial, 86_400_000)));
         // A limit that can't be tried is refused before a number is typed.
-        match Prompt::limit(&config, tenant(), LimitChange::Try, Some("at-once")) {
-            DialogStep::Refused(why) => assert!(why.contains("max-concurrent"), "{why}"),
-            DialogStep::Ask(other) => panic!("{other:?}"),
-        }
-        let end = asked(Prompt::limit(
-            &config,
-            tenant(),
-            LimitChange::EndTry,
-            Some("day"),
-        ));
-        assert_eq!(end, Prompt::Sure(Act::EndTry(tenant(), "day".to_owned())));
+        let why = limit(&config, Wish::Try, Some("at-once")).expect_err("it holds leases");
+        assert!(why.contains("max-concurrent"), "{why}");
+        let end = Prompt::Sure(Act::EndTry(tenant(), "day".to_owned()));
+        assert_eq!(limit(&config, Wish::EndTry, Some("day")), Ok(end));
     }
 
     #[test]
     fn typed_input_is_bounded() {
-        let mut asking = Prompt::pause(tenant());
-        (0..1_000).for_each(|_| asking.types('1'));
-        asking.types('\u{1b}');
-        let Prompt::Line { text, .. } = asking else {
+        let config = config("");
+        let mut prompt = Draft::pause(tenant()).ask(&config).expect("a question");
+        (0..1_000).for_each(|_| prompt.add('1'));
+        prompt.add('\u{1b}');
+        let Prompt::Line { text, .. } = prompt else {
             panic!("a line");
         };
         assert_eq!(text.chars().count(), MAX_TYPED_CHARS);

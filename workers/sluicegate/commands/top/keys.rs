@@ -7,7 +7,7 @@ use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use rules::tenant::Tenant;
 
 use super::action::{Act, LetterSelection};
-use super::dialogs::{DialogStep, LimitChange, Prompt};
+use super::dialogs::{Draft, Prompt, Wish};
 use super::model::{Model, ServerRequest, TenantPage, TopView, VIEWS};
 use super::query::QueryState;
 
@@ -42,12 +42,12 @@ impl Model {
                 self.show_status("nothing was changed", false);
                 return Vec::new();
             }
-            (line, KeyCode::Enter) => asking = line.entered(&self.pipeline().config),
+            (line, KeyCode::Enter) => asking = line.submit(&self.pipeline().config),
             (line, key) => {
                 asking = line;
                 match key {
-                    KeyCode::Char(c) => asking.types(c),
-                    KeyCode::Backspace => asking.rubs(),
+                    KeyCode::Char(c) => asking.add(c),
+                    KeyCode::Backspace => asking.delete(),
                     _ => {}
                 }
             }
@@ -219,44 +219,44 @@ impl Model {
             .filter(|_| self.view == TopView::Limits && self.page.is_none());
         let limit = limit.and_then(|at| Some(self.limits().get(at)?.limit.name.clone()));
         let limit = limit.as_deref();
-        let of = |wish, limit| {
-            let config = &self.pipeline().config;
-            Prompt::limit(config, tenant.clone(), wish, limit)
-        };
-        let of_limit = |wish| of(wish, limit);
-        let next = match key {
-            'p' => DialogStep::Ask(Prompt::pause(tenant)),
-            'l' => of_limit(LimitChange::Set),
-            'c' => of_limit(LimitChange::Clear),
-            't' => of_limit(LimitChange::Try),
-            'e' => self.enforced(tenant, limit),
+        let config = &self.pipeline().config;
+        let change = |wish| Draft::limit(config, tenant.clone(), wish, limit)?.ask(config);
+        let sure = |change| Ok(Prompt::Sure(Act::Change(tenant.clone(), change)));
+        let prompt = match key {
+            'p' => Draft::pause(tenant.clone()).ask(config),
+            'l' => change(Wish::Set),
+            'c' => change(Wish::Clear),
+            't' => change(Wish::Try),
+            'e' => self.enforcement(&tenant, limit),
             'x' => {
                 let mut tried = self.tried(&tenant).map(|(name, _)| name);
-                // If only one limit is tried, that one is meant.
+                // The only trial needs no name.
                 let only = tried.next().filter(|_| tried.next().is_none());
-                of(LimitChange::EndTry, limit.or(only))
+                let draft = Draft::limit(config, tenant.clone(), Wish::EndTry, limit.or(only));
+                draft.and_then(|draft| draft.ask(config))
             }
-            'r' => DialogStep::Ask(Prompt::Sure(Act::Change(tenant, Change::Resume))),
-            _ => DialogStep::Ask(Prompt::Sure(Act::Change(tenant, Change::Reset))),
+            'r' => sure(Change::Resume),
+            _ => sure(Change::Reset),
         };
-        match next {
-            DialogStep::Ask(asking) => self.asking = Some(asking),
-            DialogStep::Refused(why) => self.show_status(why, true),
+        match prompt {
+            Ok(prompt) => self.asking = Some(prompt),
+            Err(why) => self.show_status(why, true),
         }
     }
 
-    /// Asks to enforce what is tried for `tenant`. `meant` is the limit that is selected on the
+    /// Asks to enforce what is tried for `tenant`. `selected` is the limit that is selected on the
     /// screen.
-    fn enforced(&self, tenant: Tenant, meant: Option<&str>) -> DialogStep {
-        let tried: Vec<(&str, u64)> = (self.tried(&tenant))
-            .filter(|(name, _)| meant.is_none_or(|meant| meant == *name))
+    fn enforcement(&self, tenant: &Tenant, selected: Option<&str>) -> Result<Prompt, String> {
+        let tried: Vec<(&str, u64)> = (self.tried(tenant))
+            .filter(|(name, _)| selected.is_none_or(|selected| selected == *name))
             .collect();
         match tried.as_slice() {
-            [(name, max)] => DialogStep::Ask(Prompt::enforce(tenant, (*name).to_owned(), *max)),
-            [] => DialogStep::Refused("no limit is being tried: t tries one".to_owned()),
-            _ => DialogStep::Refused(
-                "several limits are being tried: select one in the limits (3)".to_owned(),
-            ),
+            [(name, max)] => {
+                let draft = Draft::enforce(tenant.clone(), (*name).to_owned(), *max);
+                draft.ask(&self.pipeline().config)
+            }
+            [] => Err("no limit is being tried: t tries one".to_owned()),
+            _ => Err("several limits are being tried: select one in the limits (3)".to_owned()),
         }
     }
 

@@ -41,12 +41,12 @@ pub fn draw(frame: &mut Frame, area: Rect, (asking, model): (&Prompt, &Model)) {
             lines.push(Line::styled("Do it? (y/N)", HEAD));
             " y: yes, any other key: no "
         }
-        Prompt::Line { step, text, wrong } => {
+        Prompt::Line { draft, text, wrong } => {
             let config = &model.pipeline().config;
-            let question = step.describe(config);
+            let question = draft.describe(config);
             lines.extend(paragraph(&question, (inner, 0, MAX_LINES), Style::new()));
             if let Some(wrong) = wrong {
-                let wrong = format!("invalid: {wrong}");
+                let wrong = format!("invalid: {}", plain(wrong, 400));
                 lines.extend(paragraph(&wrong, (inner, 2, MAX_LINES), BAD));
             }
             lines.push(Line::styled(
