@@ -12,7 +12,7 @@ use super::NotDone;
 use super::answer::{Answer as _, answers};
 use super::letters::{LetterAnswer, LetterRow, for_replay, headers, hex, reason};
 use super::rate::Rate;
-use super::steer::followed;
+use super::steer::{FOLLOW_TIMEOUT, followed};
 use broker::amqp::{Client, FetchedMessage};
 use broker::{Message, Outgoing};
 use config::{Config, TenantField};
@@ -197,7 +197,19 @@ pub struct LetterQueue<'a> {
     pub follow_within: Duration,
 }
 
-impl LetterQueue<'_> {
+impl<'a> LetterQueue<'a> {
+    /// Returns the dead letters of the pipeline with this configuration, without an end of the
+    /// look.
+    pub fn new(client: &'a Client, config: &'a Config) -> Self {
+        Self {
+            queue: Arc::clone(&client.names().dead),
+            client,
+            config,
+            until: None,
+            follow_within: FOLLOW_TIMEOUT,
+        }
+    }
+
     /// Lists the dead letters that match `filter`. Calls `progress` after each one with the number
     /// found and the number of messages left to check.
     ///

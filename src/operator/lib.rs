@@ -26,6 +26,7 @@ pub mod letters;
 pub mod limits;
 pub mod other_policies;
 pub mod overview;
+pub mod rabbitmq;
 pub mod rate;
 pub mod recovery;
 pub mod steer;

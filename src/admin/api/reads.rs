@@ -334,11 +334,9 @@ async fn queues(client: &Client) -> Result<Value, NotDone> {
 /// Returns the dead letters of a pipeline, with the time limit of a request.
 pub fn dead<'a>(context: &'a PipelineContext, client: &'a Client) -> LetterQueue<'a> {
     LetterQueue {
-        queue: Arc::clone(&client.names().dead),
-        client,
-        config: &context.config,
         until: Some(Instant::now() + WORKER_TIMEOUT),
         follow_within: WORKER_TIMEOUT,
+        ..LetterQueue::new(client, &context.config)
     }
 }
 

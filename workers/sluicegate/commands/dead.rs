@@ -19,7 +19,6 @@ use super::audit::note_by;
 use super::letters::in_columns;
 use super::progress::Progress;
 use super::rate::Rate;
-use super::steer::FOLLOW_TIMEOUT;
 use super::{Failure, count, plain, print_json};
 
 /// List, replay or delete dead letters
@@ -157,9 +156,8 @@ pub async fn run(args: DeadArgs, config: &Config) -> Result<ExitCode, Failure> {
         Some((which, LetterChange::Drop)) => note_by(config, "dead drop", json!({}), which).await?,
         None => {}
     }
-    let queue = Arc::clone(&client.names().dead);
     let letters = Letters {
-        dead: dead_in(queue, &client, config),
+        dead: LetterQueue::new(&client, config),
         noun: "dead letter",
         again: "run the command again".to_owned(),
     };
@@ -180,17 +178,6 @@ pub async fn run(args: DeadArgs, config: &Config) -> Result<ExitCode, Failure> {
     result
 }
 
-/// Returns access to the dead letters in `queue`.
-pub fn dead_in<'a>(queue: Arc<str>, client: &'a Client, config: &'a Config) -> LetterQueue<'a> {
-    LetterQueue {
-        queue,
-        client,
-        config,
-        until: None,
-        follow_within: FOLLOW_TIMEOUT,
-    }
-}
-
 /// Moves the jobs of `tenant` in `queue` back to the work queue.
 pub async fn bring_back(
     (client, config): (&Client, &Config),
@@ -202,7 +189,10 @@ pub async fn bring_back(
         noun: "job",
         // The divert that named the queue has ended.
         again: again(tenant.as_str(), &queue),
-        dead: dead_in(queue, client, config),
+        dead: LetterQueue {
+            queue,
+            ..LetterQueue::new(client, config)
+        },
     };
     let chosen = SelectedLetters {
         filter: LetterOptions {

@@ -4,19 +4,18 @@ use std::io::Write as _;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use broker::amqp::Client;
 use clap::Args;
 use config::Config;
 use gate::redis::RedisGate;
 use operator::answer::Answer as _;
+use operator::dead::LetterQueue;
 use operator::explain::letters::{FailedSearch, LetterInQueue, search};
 use operator::explain::{JobExplanation, explain};
 use operator::job::JobRef;
+use operator::rabbitmq::{LETTERS_TIMEOUT, close, connect};
 use operator::tenant::parse;
-use rules::delays::DelayLevels;
-use tokio::time::{Instant, timeout};
+use tokio::time::Instant;
 
-use super::dead::dead_in;
 use super::job::{describe, job_not_held, of};
 use super::progress::Progress;
 use super::steer::wait;
@@ -25,13 +24,6 @@ use super::{Failure, plain, print_json};
 /// How long workers may take to report the job before it is searched for among the dead letters.
 /// Only after that does the command wait for it.
 const WORKERS_SAY: Duration = Duration::from_secs(2);
-/// Timeout for a connection to RabbitMQ.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// Timeout for reading dead letters.
-const LETTERS_TIMEOUT: Duration = Duration::from_secs(5);
-/// Timeout for returning fetched messages. After that, RabbitMQ returns them itself when it notices
-/// the lost connection.
-const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Show what a job waits for, its position, when it starts, and how certain that is
 ///
@@ -113,21 +105,14 @@ fn missing(job: &str, explanation: &JobExplanation, config: &Config) -> Failure 
 /// Searches for the job among the dead letters.
 async fn among_letters(config: &Config, which: &JobRef) -> Result<LetterInQueue, FailedSearch> {
     let progress = Progress::begin("searching the dead letters");
-    let levels = DelayLevels::new(config.delay.max_delay);
-    let connecting = Client::connect_existing(&config.amqp, &levels);
-    let client = match timeout(CONNECT_TIMEOUT, connecting).await {
-        Ok(Ok(client)) => client,
-        Ok(Err(why)) => return Err(FailedSearch::unread(why.to_string())),
-        Err(_) => {
-            let why = format!("RabbitMQ: no connection within {CONNECT_TIMEOUT:?}");
-            return Err(FailedSearch::unread(why));
-        }
+    let connected = connect(config).await;
+    let client = connected.map_err(|why| FailedSearch::unread(why.to_string()))?;
+    let dead = LetterQueue {
+        until: Some(Instant::now() + LETTERS_TIMEOUT),
+        ..LetterQueue::new(&client, config)
     };
-    let mut dead = dead_in(client.names().dead.clone(), &client, config);
-    dead.until = Some(Instant::now() + LETTERS_TIMEOUT);
     let found = search(&dead, which).await;
     drop(progress);
-    // Fetched messages return to their queue.
-    let _ = timeout(CLOSE_TIMEOUT, client.close()).await;
+    close(client).await;
     found
 }

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use broker::amqp::Client;
 use config::Config;
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
@@ -13,10 +12,10 @@ use operator::dead::{self, ChangeResult, Filter, LetterList, LetterQueue};
 use operator::inspect::{Glance, inspect};
 use operator::labels::GivenLabels;
 use operator::overview::{Overview, TenantSelection};
+use operator::rabbitmq::{LETTERS_TIMEOUT, close, connect};
 use operator::tenant::change;
 use operator::text::count;
 use operator::trials::end;
-use rules::delays::DelayLevels;
 use rules::tenant::Tenant;
 use serde_json::json;
 use tokio::sync::Notify;
@@ -33,13 +32,7 @@ use crate::commands::tenant::{describe, in_the_audit};
 
 /// Timeout for a look at Redis.
 const OVERVIEW_TIMEOUT: Duration = Duration::from_secs(5);
-/// Timeout for a connection to RabbitMQ.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// Timeout for reading dead letters, as in `/api/v1`.
-const LETTERS_TIMEOUT: Duration = Duration::from_secs(5);
-/// Timeout for returning fetched messages. After that, RabbitMQ returns them itself when it notices
-/// the lost connection.
-const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
+
 /// One pipeline's servers.
 struct PipelineServers {
     config: Config,
@@ -206,27 +199,12 @@ impl PipelineServers {
             .map_err(|why| why.to_string())
     }
 
-    async fn client(&self) -> Result<Client, String> {
-        let levels = DelayLevels::new(self.config.delay.max_delay);
-        let connecting = Client::connect_existing(&self.config.amqp, &levels);
-        let late = |_| format!("RabbitMQ: no connection within {CONNECT_TIMEOUT:?}");
-        let connected = timeout(CONNECT_TIMEOUT, connecting).await.map_err(late)?;
-        connected.map_err(|why| why.to_string())
-    }
-
-    fn dead<'a>(&'a self, client: &'a Client, until: Option<Instant>) -> LetterQueue<'a> {
-        LetterQueue {
-            queue: Arc::clone(&client.names().dead),
-            client,
-            config: &self.config,
-            until,
-            follow_within: FOLLOW_TIMEOUT,
-        }
-    }
-
     async fn letters(&self) -> Result<LetterList, String> {
-        let client = self.client().await?;
-        let dead = self.dead(&client, Some(Instant::now() + LETTERS_TIMEOUT));
+        let client = connect(&self.config).await.map_err(|why| why.to_string())?;
+        let dead = LetterQueue {
+            until: Some(Instant::now() + LETTERS_TIMEOUT),
+            ..LetterQueue::new(&client, &self.config)
+        };
         let all = Filter::default();
         let listed = timeout(2 * LETTERS_TIMEOUT, dead.list(&all, |_, _| {})).await;
         close(client).await;
@@ -242,7 +220,7 @@ impl PipelineServers {
     ) -> Result<String, String> {
         // Registered first, so that Esc during connecting counts.
         let stopped = stop.notified();
-        let client = self.client().await?;
+        let client = connect(&self.config).await.map_err(|why| why.to_string())?;
         let request = which.in_the_audit();
         let unwritten = written(&self.gate, "dead replay", json!({}), request).await;
         let progress = |done: u64, left: u32| {
@@ -251,7 +229,7 @@ impl PipelineServers {
                 "{done} so far, {left} left to read"
             )));
         };
-        let dead = self.dead(&client, None);
+        let dead = LetterQueue::new(&client, &self.config);
         let (filter, change) = (which.filter(), dead::LetterChange::Replay(None));
         let ended = dead
             .change((&filter, None), change, stopped, progress)
@@ -277,12 +255,6 @@ impl PipelineServers {
             None => Ok(text),
         }
     }
-}
-
-/// Returns all fetched messages without an ack to their queue.
-async fn close(client: Client) {
-    // If RabbitMQ does not answer, it returns them when it notices the lost connection.
-    let _ = timeout(CLOSE_TIMEOUT, client.close()).await;
 }
 
 /// Answers with the numbers of their questions.
