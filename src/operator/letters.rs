@@ -153,21 +153,6 @@ impl LetterRow {
         }
     }
 
-    /// Returns the job's ID, if it has one.
-    pub fn id(&self) -> Option<&str> {
-        self.id.as_deref()
-    }
-
-    /// Returns the tenant that the message names, whether or not it is valid.
-    pub fn tenant(&self) -> Option<&str> {
-        self.tenant.as_deref()
-    }
-
-    /// Returns the number of the last attempt, if known.
-    pub fn attempt(&self) -> Option<u64> {
-        self.attempt
-    }
-
     /// Returns the reason for a terminal.
     pub fn why(&self) -> String {
         plain(&self.reason, 200)

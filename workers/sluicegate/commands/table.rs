@@ -4,12 +4,10 @@ use std::io::{self, IsTerminal as _, Write as _};
 use std::process::ExitCode;
 use std::time::Duration;
 
+use rules::report::REPORT_INTERVAL_MS;
 use tokio::time::sleep;
 
 use super::Failure;
-
-/// Interval at which workers report.
-const REPORT_INTERVAL: Duration = Duration::from_secs(2);
 
 /// The alignment of a column.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -76,7 +74,7 @@ pub async fn look_at(
             }
         }
         io::stdout().flush()?;
-        sleep(REPORT_INTERVAL).await;
+        sleep(Duration::from_millis(REPORT_INTERVAL_MS)).await;
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -31,7 +31,6 @@ use std::path::PathBuf;
 use clap::Args;
 use config::Pipelines;
 
-use self::file::PipelineFilter;
 use self::model::Model;
 use self::screen::WallClock;
 use self::servers::Servers;
@@ -88,12 +87,11 @@ pub async fn run(
                 .to_owned(),
         ));
     }
-    let filter = PipelineFilter::new(name);
-    let pipelines = filter.of(all).map_err(Failure::Usage)?;
+    let pipelines = file::selected(all, name)?;
     let servers = Servers::new(pipelines.iter().map(|(_, config)| config))?;
     let has_color = !args.no_color && std::env::var_os("NO_COLOR").is_none_or(|it| it.is_empty());
     let clock = WallClock::new();
     let model = Model::new(pipelines, args.sort.into(), clock.now_ms());
-    let files = file::reads(path, filter);
+    let files = file::reads(path, name.map(str::to_owned));
     screen::run(model, (servers, files), &clock, has_color).await
 }

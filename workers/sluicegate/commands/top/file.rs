@@ -8,46 +8,39 @@ use std::time::Duration;
 use config::{Config, ConfigSource, PipelineName, Pipelines};
 use tokio::sync::mpsc;
 
+use crate::commands::Failure;
+use crate::commands::per_pipeline::select;
+
 /// Interval at which the file is checked, as in workers.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The result of a read: the shown pipelines, or the reason why the file can't be used.
 pub type FileReading = Result<Vec<(PipelineName, Config)>, String>;
 
-/// The pipelines of a configuration that are shown.
-#[derive(Debug, Clone)]
-pub struct PipelineFilter(Option<String>);
-
-impl PipelineFilter {
-    /// Selects the pipeline `name`, or all of them if `None`.
-    pub fn new(name: Option<&str>) -> Self {
-        Self(name.map(str::to_owned))
-    }
-
-    /// Returns the selected pipelines of `all`.
-    ///
-    /// # Errors
-    /// There is no pipeline of this name.
-    pub fn of(&self, all: &Pipelines) -> FileReading {
-        let own = |(name, config): (&PipelineName, &Config)| (name.clone(), config.clone());
-        Ok(match &self.0 {
-            Some(name) => vec![own(all.one(Some(name))?)],
-            None => all.each().iter().map(own).collect(),
-        })
-    }
+/// Returns the pipeline `name` of `all`, or all of them.
+///
+/// # Errors
+/// There is no pipeline of this name.
+pub fn selected(
+    all: &Pipelines,
+    name: Option<&str>,
+) -> Result<Vec<(PipelineName, Config)>, Failure> {
+    let own = |(name, config): (&PipelineName, &Config)| (name.clone(), config.clone());
+    Ok(select(all, name)?.into_iter().map(own).collect())
 }
 
 /// Returns the reads after each change of the file, beginning with the first read. A separate
 /// thread checks the file as long as the program runs, so that a hanging file system does not block
 /// the screen.
-pub fn reads(path: Option<PathBuf>, filter: PipelineFilter) -> mpsc::Receiver<FileReading> {
+pub fn reads(path: Option<PathBuf>, name: Option<String>) -> mpsc::Receiver<FileReading> {
     let (send, reads) = mpsc::channel(1);
     let mut source = ConfigSource::new(path);
     thread::spawn(move || {
         loop {
             if source.has_changed() {
                 let read = source.load().map_err(|errors| errors.to_string());
-                let read = read.and_then(|all| filter.of(&all));
+                let read =
+                    read.and_then(|all| selected(&all, name.as_deref()).map_err(|why| why.words()));
                 if send.blocking_send(read).is_err() {
                     return;
                 }

@@ -282,20 +282,18 @@ impl Model {
         let (listed, _) = self.pipeline().letters.known().ok_or_else(none)?;
         let row = self.place().and_then(|at| listed.rows.get(at));
         let row = row.ok_or_else(none)?;
-        let tenant = row.tenant().map(str::to_owned);
+        let tenant = row.tenant.clone();
         let which = match key {
             'R' => {
                 let without = "it has no id: T replays its tenant's dead letters, A all";
-                LetterSelection::One(row.id().ok_or(without)?.to_owned(), tenant)
+                LetterSelection::One(row.id.clone().ok_or(without)?, tenant)
             }
             'T' => {
                 let tenant = tenant.filter(|tenant| !tenant.is_empty());
                 let tenant = tenant.ok_or("it has no tenant: A replays all")?;
-                let of = listed
-                    .rows
-                    .iter()
-                    .filter(|row| row.tenant() == Some(&tenant));
-                let listed = of.count();
+                let rows = listed.rows.iter();
+                let rows = rows.filter(|row| row.tenant.as_deref() == Some(&tenant));
+                let listed = rows.count();
                 LetterSelection::Of(tenant, listed)
             }
             _ => LetterSelection::All(listed.rows.len()),

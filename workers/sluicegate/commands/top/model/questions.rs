@@ -3,17 +3,17 @@
 use operator::dead::LetterList;
 use operator::inspect::Glance;
 use operator::overview::{Overview, TenantSelection};
+use rules::report::REPORT_INTERVAL_MS;
 use rules::tenant::Tenant;
 
 use super::{Model, RunningAction, TopView};
 use crate::commands::top::action::Act;
 use crate::commands::top::cursor::Cursor;
 
-/// Interval at which workers report, in milliseconds.
-const REPORT_INTERVAL_MS: u64 = 2_000;
 /// Maximum age of dead letters, in milliseconds, at which opening their view does not fetch them
 /// again, since fetching is expensive.
 const LETTERS_MS: u64 = 10_000;
+
 /// The requests to servers.
 #[derive(Debug, PartialEq)]
 pub enum ServerRequest {

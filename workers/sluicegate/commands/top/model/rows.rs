@@ -155,7 +155,7 @@ impl Model {
             TopView::Limits => self.limits().get(at)?.tenant.cloned(),
             TopView::DeadLetters => {
                 let (listed, _) = self.pipeline().letters.known()?;
-                Tenant::parse(listed.rows.get(at)?.tenant()?).ok()
+                Tenant::parse(listed.rows.get(at)?.tenant.as_deref()?).ok()
             }
         }
     }

@@ -71,10 +71,10 @@ fn cells(row: &LetterRow, now_ms: u64) -> Vec<Line<'static>> {
         age => format!("{age} ago"),
     };
     let [.., reason] = row.cells();
-    let attempt = row.attempt().map(|number| number.to_string());
+    let attempt = row.attempt.map(|number| number.to_string());
     vec![
         Line::from(row.died_ms.map_or_else(|| "-".to_owned(), ago)),
-        Line::from(name(row.tenant().unwrap_or("-"))),
+        Line::from(name(row.tenant.as_deref().unwrap_or("-"))),
         Line::from(attempt.unwrap_or_else(|| "-".to_owned())),
         Line::styled(reason, WARN),
     ]
