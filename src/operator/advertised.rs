@@ -9,6 +9,7 @@ use rules::answers::{Excess, Quota};
 use rules::limit::{Limit, floor_ms};
 
 use super::answer::{Omittable, answers};
+use super::text::grouped;
 use super::times::at;
 
 answers! {
@@ -47,20 +48,23 @@ pub fn compare(found: &Inspection, ours: &[Limit]) -> Vec<AdvertisedLimit> {
     found.quotas.iter().map(one).collect()
 }
 
+impl AdvertisedLimit {
+    /// Describes the limit for people: `4 in 1m`.
+    pub fn describe(&self) -> String {
+        let limit = grouped(self.limit);
+        match self.window_ms {
+            Some(ms) => format!("{limit} in {}", show_duration(Duration::from_millis(ms))),
+            None => format!("{limit} in a window that it does not name"),
+        }
+    }
+}
+
 /// Describes the advertised limits for people; empty if the API advertised none.
 pub fn describe(found: &Inspection, advertised: &[AdvertisedLimit]) -> String {
     if advertised.is_empty() {
         return String::new();
     }
-    let one = |advertised: &AdvertisedLimit| match advertised.window_ms {
-        Some(ms) => format!(
-            "{} in {}",
-            advertised.limit,
-            show_duration(Duration::from_millis(ms))
-        ),
-        None => format!("{} in a window that it does not name", advertised.limit),
-    };
-    let all: Vec<String> = advertised.iter().map(one).collect();
+    let all: Vec<String> = advertised.iter().map(AdvertisedLimit::describe).collect();
     let mut text = format!(
         "api       says that it takes {} (noted {})\n",
         all.join(", "),

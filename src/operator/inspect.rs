@@ -52,6 +52,9 @@ use rules::tenant::Tenant;
 /// Shortest round trip to Redis that the text mentions, in milliseconds.
 const MIN_SHOWN_ROUND_TRIP_MS: u64 = 10;
 
+/// The warning if no worker has the limits of the configuration.
+pub const NOT_IN_FORCE: &str = "no worker enforces the limits of this configuration";
+
 /// An effective limit and its usage.
 type LimitUsage<'a> = (&'a Limit, &'a UsageOfLimit);
 
@@ -393,11 +396,8 @@ impl TenantInspection {
             Err(why) => text += &format!("all       operators' instructions are unknown: {why}\n"),
         }
         text += &advertised::describe(found, &self.advertised);
-        let round_trip_ms = self.round_trip_ms;
-        if round_trip_ms >= MIN_SHOWN_ROUND_TRIP_MS {
-            text += &format!(
-                "redis     a round trip takes {round_trip_ms} ms, which delays each permit\n"
-            );
+        if let Some(words) = describe_round_trip(self.round_trip_ms) {
+            text += &format!("redis     {words}\n");
         }
         for other in &self.others {
             text += &other.describe();
@@ -411,7 +411,7 @@ impl TenantInspection {
             text += &forecast.describe(counts_cost(&self.rows(), found));
         }
         if !self.in_force {
-            text += "also      no worker enforces the limits of this file\n";
+            text += &format!("also      {NOT_IN_FORCE}\n");
         }
         text
     }
@@ -488,6 +488,12 @@ async fn held_by_operator(gate: &RedisGate) -> Result<PostedInstructions, String
         description,
         seen,
     })
+}
+
+/// Describes a round trip to Redis that noticeably delays calls; `None` if it does not.
+pub fn describe_round_trip(ms: u64) -> Option<String> {
+    (ms >= MIN_SHOWN_ROUND_TRIP_MS)
+        .then(|| format!("a round trip takes {ms} ms, which delays each permit"))
 }
 
 /// Returns a hint to add `--plan`, or `None` if it is not needed.

@@ -127,7 +127,7 @@ impl Overview {
 }
 
 /// The notice if the state that may suspend all tenants can't be read.
-pub(super) const ALL_UNKNOWN: &str = "it is unknown whether all tenants are suspended";
+pub const ALL_UNKNOWN: &str = "it is unknown whether all tenants are suspended";
 
 /// Describes what suspends all tenants at `now_ms`; `None` if nothing does.
 pub(super) fn describe_all_suspended(all: &Standing, now_ms: u64) -> Option<String> {

@@ -140,7 +140,7 @@ async fn policies_of_other_workers_are_shown_beside_the_files() {
     let found = inspect(&own, "b");
     assert_eq!(found["in_force"], false);
     let text_of_b = text(&own, "b");
-    assert!(text_of_b.contains("also      no worker enforces the limits of this file\n"));
+    assert!(text_of_b.contains("also      no worker enforces the limits of this configuration\n"));
     assert_eq!(inspect(&other, "b")["in_force"], true);
 
     // Both policies are in force.

@@ -7,8 +7,13 @@ use super::{ViewRequest, ViewSource, part, rendered};
 use crate::api::ApiProblem;
 use gate::epoch::NOTICED_WITHIN;
 use operator::advertised::AdvertisedLimit;
-use operator::inspect::{InspectionAnswer, ShadowAnswer, UsedLimit};
+use operator::inspect::{
+    InspectionAnswer, NOT_IN_FORCE, ShadowAnswer, UsedLimit, describe_round_trip,
+};
+use operator::overview::ALL_UNKNOWN;
+use operator::tally;
 use operator::times::span;
+use rules::decision::Tally;
 use rules::limit::floor_ms;
 
 #[derive(Template)]
@@ -142,17 +147,17 @@ fn tried(shadow: &ShadowAnswer, now_ms: u64, of_it: &[(&str, &str)]) -> ShadowRo
     let max = number(shadow.max_requests);
     let window = (shadow.calendar.clone()).unwrap_or_else(|| spoken(shadow.window_ms));
     let name = format!("{} ({max} in {window})", text(&shadow.name));
-    let words = match (shadow.starts, shadow.would_have_waited) {
-        (Some(0), _) => "has counted no start".to_owned(),
-        (Some(starts), Some(waited)) => {
-            let longest = match shadow.longest_wait_ms.unwrap_or_default() {
-                0 => String::new(),
-                ms => format!(", the longest {}", span(ms)),
+    let words = match shadow.starts {
+        Some(starts) => {
+            let tally = Tally {
+                starts,
+                waited: shadow.would_have_waited.unwrap_or_default(),
+                never: shadow.would_never_have_started.unwrap_or_default(),
+                worst_ms: shadow.longest_wait_ms.unwrap_or_default(),
             };
-            let (starts, waited) = (number(starts), number(waited));
-            format!("would have made {waited} of {starts} starts wait{longest}")
+            tally::describe(&tally) + &tally::never(&tally)
         }
-        _ => "is shown if the address names the header or routing key".to_owned(),
+        None => "is shown if the address names the header or routing key".to_owned(),
     };
     let set = shadow.set_until_ms.map(|until_ms| {
         let max = shadow.max_requests.to_string();
@@ -229,7 +234,9 @@ fn view(asked: &ViewRequest, found: &InspectionAnswer) -> TenantView {
         shadows: (found.shadows.iter())
             .map(|it| tried(it, now_ms, &of_it))
             .collect(),
-        advertised: (found.advertised.iter()).map(advertised).collect(),
+        advertised: (found.advertised.iter())
+            .map(AdvertisedLimit::describe)
+            .collect(),
         missing: found.labels_missing.iter().map(|it| text(it)).collect(),
         others: (found.other_configurations.iter())
             .map(|other| {
@@ -271,29 +278,14 @@ fn warnings(found: &InspectionAnswer) -> Vec<String> {
         .filter_map(|quota| quota.exceeded.0.as_ref())
         .map(|exceeded| text(&exceeded.warning))
         .collect();
-    warnings.extend(found.all_suspended_unread.as_deref().map(|why| {
-        format!(
-            "it is unknown whether all tenants are suspended: {}",
-            text(why)
-        )
-    }));
+    let unread = found.all_suspended_unread.as_deref();
+    warnings.extend(unread.map(|why| format!("{ALL_UNKNOWN}: {}", text(why))));
     if !found.in_force {
-        warnings.push("no worker enforces the limits of this configuration".to_owned());
+        warnings.push(NOT_IN_FORCE.to_owned());
     }
-    if found.redis_round_trip_ms >= 10 {
-        warnings.push(format!(
-            "a round trip to Redis takes {} ms, which delays each permit",
-            found.redis_round_trip_ms
-        ));
-    }
+    let round_trip = describe_round_trip(found.redis_round_trip_ms);
+    warnings.extend(round_trip.map(|words| format!("Redis: {words}")));
     warnings
-}
-
-fn advertised(quota: &AdvertisedLimit) -> String {
-    match quota.window_ms {
-        Some(ms) => format!("{} in {}", number(quota.limit), spoken(ms)),
-        None => format!("{} in a window that it does not name", number(quota.limit)),
-    }
 }
 
 fn capitalized(text: &str) -> String {
@@ -307,6 +299,20 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn a_shadow_limit_shows_jobs_that_would_hardly_ever_start() {
+        let shadow = json!({
+            "name": "day", "algorithm": "sliding-window-algo", "max_requests": 2,
+            "window_ms": 1_000, "unit": "calls", "guard": "50ms", "scope": "tenant",
+            "shadow": true, "worst_case": 2, "starts": 4_000, "would_have_waited": 312,
+            "would_never_have_started": 3, "longest_wait_ms": 41_000,
+        });
+        let shadow: ShadowAnswer = serde_json::from_value(shadow).expect("an answer");
+        let words = tried(&shadow, 0, &[]).words;
+        let expected = "would have made 312 of 4,000 wait, the longest 41.0s; 3 for more than ";
+        assert!(words.starts_with(expected), "{words}");
+    }
 
     #[test]
     fn a_half_open_breaker_suspends_all_tenants() {
