@@ -288,7 +288,7 @@ pub fn types(model: &mut Model, text: &str) -> Vec<(u64, ServerRequest)> {
 /// Answers all due questions with one picture.
 pub fn answer(model: &mut Model, picture: fn() -> Box<Overview>) {
     for (number, request) in model.due() {
-        let came = match request {
+        let answer = match request {
             ServerRequest::Overview(at, selection) => {
                 let mut picture = picture();
                 if selection.is_none() {
@@ -300,6 +300,6 @@ pub fn answer(model: &mut Model, picture: fn() -> Box<Overview>) {
             ServerRequest::DeadLetters(at) => ServerAnswer::DeadLetters(at, Ok(letters(5))),
             other => panic!("{other:?} is never due"),
         };
-        model.came(number, came);
+        model.receive(number, answer);
     }
 }

@@ -25,38 +25,38 @@ impl Model {
             self.is_help = false;
             return Vec::new();
         }
-        if let Some(asking) = self.asking.take() {
-            return self.answered(asking, key.code);
+        if let Some(prompt) = self.prompt.take() {
+            return self.handle_prompt_key(prompt, key.code);
         }
         if self.is_searching {
-            self.searched(key.code);
+            self.handle_search_key(key.code);
             return Vec::new();
         }
         self.command(key.code)
     }
 
-    fn answered(&mut self, mut asking: Prompt, key: KeyCode) -> Vec<(u64, ServerRequest)> {
-        match (asking, key) {
+    fn handle_prompt_key(&mut self, mut prompt: Prompt, key: KeyCode) -> Vec<(u64, ServerRequest)> {
+        match (prompt, key) {
             (Prompt::Sure(act), KeyCode::Char('y' | 'Y')) => return vec![self.begin(act)],
             (Prompt::Sure(_), _) | (Prompt::Line { .. }, KeyCode::Esc) => {
                 self.show_status("nothing was changed", false);
                 return Vec::new();
             }
-            (line, KeyCode::Enter) => asking = line.submit(&self.pipeline().config),
+            (line, KeyCode::Enter) => prompt = line.submit(&self.pipeline().config),
             (line, key) => {
-                asking = line;
+                prompt = line;
                 match key {
-                    KeyCode::Char(c) => asking.add(c),
-                    KeyCode::Backspace => asking.delete(),
+                    KeyCode::Char(c) => prompt.add(c),
+                    KeyCode::Backspace => prompt.delete(),
                     _ => {}
                 }
             }
         }
-        self.asking = Some(asking);
+        self.prompt = Some(prompt);
         Vec::new()
     }
 
-    fn searched(&mut self, key: KeyCode) {
+    fn handle_search_key(&mut self, key: KeyCode) {
         match key {
             KeyCode::Esc => {
                 self.is_searching = false;
@@ -64,7 +64,7 @@ impl Model {
             }
             KeyCode::Enter => {
                 self.is_searching = false;
-                self.found();
+                self.end_search();
                 self.urge();
             }
             KeyCode::Backspace => drop(self.search.pop()),
@@ -81,10 +81,10 @@ impl Model {
 
     /// Ends the search: selects the only match, lists several, or, if no busy tenant matches,
     /// selects the typed name itself.
-    fn found(&mut self) {
+    fn end_search(&mut self) {
         let rows = self.tenants();
         let exact = rows.iter().find(|row| row.tenant.as_str() == self.search);
-        let meant = match (exact, rows.as_slice()) {
+        let chosen = match (exact, rows.as_slice()) {
             (Some(row), _) | (None, [row]) => Some(row.tenant.clone()),
             (None, []) => match Tenant::parse(&self.search) {
                 Ok(tenant) => Some(tenant),
@@ -96,7 +96,7 @@ impl Model {
             },
             (None, _) => None,
         };
-        if let Some(tenant) = meant {
+        if let Some(tenant) = chosen {
             self.search.clear();
             self.open(tenant);
         }
@@ -138,7 +138,7 @@ impl Model {
             }
             KeyCode::Esc | KeyCode::Backspace => return self.back(),
             KeyCode::Enter => {
-                if let (None, Some(tenant)) = (&self.page, self.meant()) {
+                if let (None, Some(tenant)) = (&self.page, self.selected_tenant()) {
                     self.open(tenant);
                 }
             }
@@ -148,8 +148,10 @@ impl Model {
             KeyCode::PageUp => self.go(-PAGE),
             KeyCode::Home | KeyCode::Char('g') => self.go(isize::MIN),
             KeyCode::End | KeyCode::Char('G') => self.go(isize::MAX / 2),
-            KeyCode::Char(c @ ('p' | 'r' | 'l' | 'c' | 't' | 'e' | 'x' | 'z')) => self.of_tenant(c),
-            KeyCode::Char(c @ ('f' | 'R' | 'T' | 'A')) => self.of_letters(c),
+            KeyCode::Char(c @ ('p' | 'r' | 'l' | 'c' | 't' | 'e' | 'x' | 'z')) => {
+                self.act_on_tenant(c)
+            }
+            KeyCode::Char(c @ ('f' | 'R' | 'T' | 'A')) => self.act_on_letters(c),
             _ => {}
         }
         Vec::new()
@@ -159,7 +161,7 @@ impl Model {
         let is_new = self.view != view || self.page.is_some();
         (self.view, self.page) = (view, None);
         if is_new {
-            self.opened();
+            self.enter();
         }
     }
 
@@ -170,16 +172,16 @@ impl Model {
         self.at = (self.at + by) % self.pipelines.len();
         self.page = None;
         self.cursors = Default::default();
-        self.opened();
+        self.enter();
     }
 
     fn back(&mut self) -> Vec<(u64, ServerRequest)> {
         if self.page.take().is_some() {
-            self.opened();
+            self.enter();
         } else if !self.search.is_empty() {
             self.search.clear();
             self.urge();
-        } else if self.doing.is_some() {
+        } else if self.action.is_some() {
             return vec![(0, ServerRequest::Stop)];
         }
         Vec::new()
@@ -197,18 +199,18 @@ impl Model {
     /// Returns true if a new action can begin. Only one runs at a time, so that the result of each
     /// is shown.
     fn is_free(&mut self) -> bool {
-        match &self.doing {
+        match &self.action {
             None => true,
-            Some(doing) => {
-                let words = format!("{} is still running", doing.what);
+            Some(action) => {
+                let words = format!("{} is still running", action.what);
                 self.show_status(words, true);
                 false
             }
         }
     }
 
-    fn of_tenant(&mut self, key: char) {
-        let Some(tenant) = self.meant() else {
+    fn act_on_tenant(&mut self, key: char) {
+        let Some(tenant) = self.selected_tenant() else {
             return self.show_status("no tenant is selected: 2 lists tenants, / finds one", true);
         };
         if !self.is_free() {
@@ -229,7 +231,7 @@ impl Model {
             't' => change(Wish::Try),
             'e' => self.enforcement(&tenant, limit),
             'x' => {
-                let mut tried = self.tried(&tenant).map(|(name, _)| name);
+                let mut tried = self.trials(&tenant).map(|(name, _)| name);
                 // The only trial needs no name.
                 let only = tried.next().filter(|_| tried.next().is_none());
                 let draft = Draft::limit(config, tenant.clone(), Wish::EndTry, limit.or(only));
@@ -239,7 +241,7 @@ impl Model {
             _ => sure(Change::Reset),
         };
         match prompt {
-            Ok(prompt) => self.asking = Some(prompt),
+            Ok(prompt) => self.prompt = Some(prompt),
             Err(why) => self.show_status(why, true),
         }
     }
@@ -247,7 +249,7 @@ impl Model {
     /// Asks to enforce what is tried for `tenant`. `selected` is the limit that is selected on the
     /// screen.
     fn enforcement(&self, tenant: &Tenant, selected: Option<&str>) -> Result<Prompt, String> {
-        let tried: Vec<(&str, u64)> = (self.tried(tenant))
+        let tried: Vec<(&str, u64)> = (self.trials(tenant))
             .filter(|(name, _)| selected.is_none_or(|selected| selected == *name))
             .collect();
         match tried.as_slice() {
@@ -260,7 +262,7 @@ impl Model {
         }
     }
 
-    fn of_letters(&mut self, key: char) {
+    fn act_on_letters(&mut self, key: char) {
         if self.view != TopView::DeadLetters || self.page.is_some() || !self.is_free() {
             return;
         }
@@ -271,15 +273,15 @@ impl Model {
         if key == 'f' {
             return self.pipeline_mut().letters.urge();
         }
-        match self.letters_meant(key) {
-            Ok(which) => self.asking = Some(Prompt::Sure(Act::Replay(which))),
+        match self.selected_letters(key) {
+            Ok(which) => self.prompt = Some(Prompt::Sure(Act::Replay(which))),
             Err(why) => self.show_status(why, true),
         }
     }
 
-    fn letters_meant(&self, key: char) -> Result<LetterSelection, String> {
+    fn selected_letters(&self, key: char) -> Result<LetterSelection, String> {
         let none = || "no dead letter is listed: f fetches dead letters".to_owned();
-        let (listed, _) = self.pipeline().letters.known().ok_or_else(none)?;
+        let (listed, _) = self.pipeline().letters.answer().ok_or_else(none)?;
         let row = self.place().and_then(|at| listed.rows.get(at));
         let row = row.ok_or_else(none)?;
         let tenant = row.tenant.clone();

@@ -87,14 +87,14 @@ pub struct Model {
     /// Filters tenants by this part of their names.
     pub search: String,
     pub is_searching: bool,
-    pub asking: Option<Prompt>,
-    pub doing: Option<RunningAction>,
+    pub prompt: Option<Prompt>,
+    pub action: Option<RunningAction>,
     pub cursors: [Cursor; 4],
     pub now_ms: u64,
     /// Whether the operator wants to leave.
     pub is_over: bool,
     /// The reason why the changed configuration is not shown, or `None` if it is.
-    pub unread: Option<String>,
+    pub file_error: Option<String>,
     status_message: Option<StatusMessage>,
     numbers: u64,
 }
@@ -121,12 +121,12 @@ impl Model {
             sort,
             search: String::new(),
             is_searching: false,
-            asking: None,
-            doing: None,
+            prompt: None,
+            action: None,
             cursors: Default::default(),
             now_ms,
             is_over: false,
-            unread: None,
+            file_error: None,
             status_message: None,
             numbers: 0,
         }
@@ -142,13 +142,13 @@ impl Model {
                 (same, all)
             }
             Err(why) => {
-                self.unread = Some(why.clone());
+                self.file_error = Some(why.clone());
                 return false;
             }
         };
         if !before {
             let words = "the pipelines in the file have changed: restart top to see them";
-            self.unread = Some(words.to_owned());
+            self.file_error = Some(words.to_owned());
             return false;
         }
         let mut is_new = false;
@@ -170,10 +170,10 @@ impl Model {
         if is_new {
             self.urge();
             self.show_status("the changed configuration was read", false);
-        } else if self.unread.is_some() {
+        } else if self.file_error.is_some() {
             self.show_status("the configuration is valid again", false);
         }
-        self.unread = None;
+        self.file_error = None;
         is_new
     }
 
@@ -193,7 +193,7 @@ impl Model {
 
     /// Returns the last picture of its fleet, and Redis's clock as of now.
     pub fn picture(&self) -> Option<(&Overview, u64)> {
-        let (picture, at_ms) = self.pipeline().picture.known()?;
+        let (picture, at_ms) = self.pipeline().picture.answer()?;
         let passed = self.now_ms.saturating_sub(at_ms);
         Some((picture, picture.fleet.view.now_ms.saturating_add(passed)))
     }

@@ -6,7 +6,7 @@ const LATE_MS: u64 = 3_000;
 /// One question and its last answer.
 #[derive(Debug)]
 pub struct QueryState<T> {
-    known: Option<(T, u64)>,
+    answer: Option<(T, u64)>,
     /// The number of the question in flight, and when it was sent.
     in_flight: Option<(u64, u64)>,
     last_ms: Option<u64>,
@@ -27,7 +27,7 @@ pub struct QueryFailure<'a> {
 impl<T> Default for QueryState<T> {
     fn default() -> Self {
         Self {
-            known: None,
+            answer: None,
             in_flight: None,
             last_ms: None,
             failing: None,
@@ -37,9 +37,9 @@ impl<T> Default for QueryState<T> {
 }
 
 impl<T> QueryState<T> {
-    /// Returns the last answer and when it came.
-    pub fn known(&self) -> Option<(&T, u64)> {
-        self.known.as_ref().map(|(known, at_ms)| (known, *at_ms))
+    /// Returns the last answer and its time.
+    pub fn answer(&self) -> Option<(&T, u64)> {
+        self.answer.as_ref().map(|(answer, at_ms)| (answer, *at_ms))
     }
 
     /// Returns true if the question was never asked.
@@ -85,7 +85,7 @@ impl<T> QueryState<T> {
     }
 
     /// Takes an answer to the question `number`. Returns true if it was awaited.
-    pub fn came(&mut self, number: u64, answer: Result<T, String>, now_ms: u64) -> bool {
+    pub fn receive(&mut self, number: u64, answer: Result<T, String>, now_ms: u64) -> bool {
         let Some((_, since_ms)) = self.in_flight.take_if(|(awaited, _)| *awaited == number) else {
             return false;
         };
@@ -94,7 +94,7 @@ impl<T> QueryState<T> {
             return false;
         }
         match answer {
-            Ok(answer) => (self.known, self.failing) = (Some((answer, now_ms)), None),
+            Ok(answer) => (self.answer, self.failing) = (Some((answer, now_ms)), None),
             Err(why) => {
                 let since_ms = (self.failing.take()).map_or(since_ms, |(since, _)| since);
                 self.failing = Some((since_ms, why));
@@ -129,7 +129,7 @@ mod tests {
         assert!(asked.is_due(0, 2_000) && asked.is_new());
         asked.begin(1, 0);
         assert!(!asked.is_due(9_000, 2_000), "one at a time");
-        assert!(asked.came(1, Ok("first"), 100));
+        assert!(asked.receive(1, Ok("first"), 100));
         assert!(!asked.is_due(1_999, 2_000) && asked.is_due(2_000, 2_000));
         assert_eq!(asked.trouble(2_000), None);
         // The question hangs, which is reported before it fails.
@@ -140,19 +140,19 @@ mod tests {
             why,
         };
         assert_eq!(asked.trouble(5_000), Some(hangs(None)));
-        assert!(asked.came(2, Err("away".to_owned()), 7_000));
+        assert!(asked.receive(2, Err("away".to_owned()), 7_000));
         asked.begin(3, 7_000);
-        assert!(asked.came(3, Err("still away".to_owned()), 9_000));
+        assert!(asked.receive(3, Err("still away".to_owned()), 9_000));
         assert_eq!(asked.trouble(9_000), Some(hangs(Some("still away"))));
-        assert_eq!(asked.known(), Some((&"first", 100)));
+        assert_eq!(asked.answer(), Some((&"first", 100)));
         // An answer that is no longer wanted is ignored.
         asked.begin(4, 9_000);
         asked.urge();
         assert!(asked.is_due(9_000, 2_000));
         asked.begin(5, 9_000);
-        assert!(!asked.came(4, Ok("old"), 9_001));
-        assert!(asked.came(5, Ok("new"), 9_002));
-        assert_eq!(asked.known(), Some((&"new", 9_002)));
+        assert!(!asked.receive(4, Ok("old"), 9_001));
+        assert!(asked.receive(5, Ok("new"), 9_002));
+        assert_eq!(asked.answer(), Some((&"new", 9_002)));
         assert_eq!(asked.trouble(9_002), None);
     }
 }

@@ -122,9 +122,9 @@ impl ScreenTasks {
         let task = self.all.spawn(async move {
             // A lost progress report is soon followed by another. Without a receiver, the screen is
             // gone.
-            let send_progress = |came: ServerAnswer| drop(answers.try_send((number, came)));
-            if let Some(came) = servers.perform(request, &send_progress).await {
-                let _ = answers.send((number, came)).await;
+            let send_progress = |answer: ServerAnswer| drop(answers.try_send((number, answer)));
+            if let Some(answer) = servers.perform(request, &send_progress).await {
+                let _ = answers.send((number, answer)).await;
             }
         });
         if let Some(kind) = kind
@@ -150,9 +150,9 @@ impl TopSession<'_> {
         due.into_iter().for_each(|it| self.tasks.begin(it));
     }
 
-    fn apply_answer(&mut self, (number, came): (u64, ServerAnswer)) {
+    fn apply_answer(&mut self, (number, answer): (u64, ServerAnswer)) {
         self.model.at_time(self.clock.now_ms());
-        self.model.came(number, came);
+        self.model.receive(number, answer);
     }
 
     /// Applies a key, and begins the requests that follow from it.
@@ -173,7 +173,7 @@ impl TopSession<'_> {
         if self.model.reread(read) {
             match self.tasks.servers.with(self.model.configs()) {
                 Ok(servers) => self.tasks.servers = servers,
-                Err(why) => self.model.unread = Some(why.words()),
+                Err(why) => self.model.file_error = Some(why.words()),
             }
         }
     }
@@ -190,8 +190,8 @@ impl TopSession<'_> {
                 tokio::select! {
                     biased;
                     key = keys.recv() => Some(key),
-                    Some(came) = answered.recv() => {
-                        self.apply_answer(came);
+                    Some(answer) = answered.recv() => {
+                        self.apply_answer(answer);
                         None
                     }
                 }
@@ -234,7 +234,7 @@ pub async fn run(
         tasks,
         clock,
     };
-    let mut screen = TerminalScreen::open().map_err(|why| gone(&why))?;
+    let mut screen = TerminalScreen::open().map_err(|why| terminal_error(&why))?;
     let mut keys = keys();
     let mut tick = interval(TICK);
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -244,15 +244,15 @@ pub async fn run(
             .0
             .draw(|frame| draw(frame, &session.model, has_color))
         {
-            break Err(gone(&why));
+            break Err(terminal_error(&why));
         }
         tokio::select! {
             _ = tick.tick() => {}
-            Some(came) = answered.recv() => session.apply_answer(came),
+            Some(answer) = answered.recv() => session.apply_answer(answer),
             Some(read) = files.recv() => session.apply_file(read),
             key = keys.recv() => {
                 if let Err(why) = session.apply_key(key) {
-                    break Err(gone(&why));
+                    break Err(terminal_error(&why));
                 }
             }
             Some(task) = session.tasks.all.join_next() => {
@@ -271,7 +271,7 @@ pub async fn run(
         }
     };
     drop(screen);
-    if session.model.doing.is_some() {
+    if session.model.action.is_some() {
         leave(session.tasks, &mut answered).await;
     }
     ended
@@ -282,8 +282,8 @@ async fn leave(tasks: ScreenTasks, answered: &mut mpsc::Receiver<(u64, ServerAns
     eprintln!("waiting for the running action, at most {LEAVE_WITHIN:?} ...");
     tasks.servers.stop();
     let end = async {
-        while let Some((_, came)) = answered.recv().await {
-            if let ServerAnswer::Done(ended) = came {
+        while let Some((_, answer)) = answered.recv().await {
+            if let ServerAnswer::Done(ended) = answer {
                 return ended.unwrap_or_else(|why| format!("not done: {why}"));
             }
         }
@@ -297,6 +297,6 @@ async fn leave(tasks: ScreenTasks, answered: &mut mpsc::Receiver<(u64, ServerAns
     }
 }
 
-fn gone(why: &io::Error) -> Failure {
+fn terminal_error(why: &io::Error) -> Failure {
     Failure::Failed(format!("the terminal can't be used: {why}"))
 }

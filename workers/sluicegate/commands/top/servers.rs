@@ -134,7 +134,7 @@ impl Servers {
             }
             Act::Try(trial, for_ms) => {
                 let (max, limit) = (Some(trial.max), trial.limit.clone());
-                let unwritten = part.tries(&trial.tenant, (&limit, max, for_ms)).await;
+                let unwritten = part.audit_trial(&trial.tenant, (&limit, max, for_ms)).await;
                 let started = trial.begin(&part.gate, (for_ms, FOLLOW_TIMEOUT));
                 let started = followed(started.boxed()).await?;
                 Ok(with_audit(
@@ -143,7 +143,7 @@ impl Servers {
                 ))
             }
             Act::EndTry(tenant, limit) => {
-                let unwritten = part.tries(&tenant, (&limit, None, 0)).await;
+                let unwritten = part.audit_trial(&tenant, (&limit, None, 0)).await;
                 let ended = end(&part.gate, (tenant, limit), FOLLOW_TIMEOUT);
                 let ended = followed(ended.boxed()).await?;
                 Ok(with_audit(shadow_trial::describe_ending(&ended), unwritten))
@@ -175,7 +175,7 @@ async fn followed<T>(acting: BoxFuture<'_, Result<T, NotDone>>) -> Result<T, Str
 
 impl PipelineServers {
     /// Audits that a limit is tried, or no longer is. Returns the reason if that failed.
-    async fn tries(
+    async fn audit_trial(
         &self,
         tenant: &Tenant,
         (limit, max, for_ms): (&str, Option<u64>, u64),

@@ -24,8 +24,12 @@ fn looks_at_tenants() -> Model {
     model
 }
 
-fn meant(model: &Model) -> String {
-    model.meant().expect("a tenant").as_str().to_owned()
+fn selected(model: &Model) -> String {
+    model
+        .selected_tenant()
+        .expect("a tenant")
+        .as_str()
+        .to_owned()
 }
 
 #[test]
@@ -98,7 +102,7 @@ fn dead_letters_are_not_fetched_while_they_are_replayed() {
     types(&mut model, "f");
     assert!(fetches(&mut model));
     types(&mut model, "A");
-    assert_eq!(model.asking, None, "they are under way");
+    assert_eq!(model.prompt, None, "they are under way");
 
     let mut model = opened();
     let begun = types(&mut model, "Ay");
@@ -111,7 +115,7 @@ fn dead_letters_are_not_fetched_while_they_are_replayed() {
     // A changed configuration does not fetch them, either.
     assert!(model.reread(Ok(pipelines("amqp: {prefetch: 7}"))));
     assert!(!fetches(&mut model), "they are being replayed");
-    model.came(*number, ServerAnswer::Done(Ok("replayed 5".to_owned())));
+    model.receive(*number, ServerAnswer::Done(Ok("replayed 5".to_owned())));
     assert!(fetches(&mut model));
 }
 
@@ -130,7 +134,7 @@ pipelines:
         answer(&mut model, picture);
         let begun = types(&mut model, "Ay");
         types(&mut model, leave);
-        model.came(begun[0].0, ServerAnswer::Done(Ok("replayed 5".to_owned())));
+        model.receive(begun[0].0, ServerAnswer::Done(Ok("replayed 5".to_owned())));
         answer(&mut model, picture);
         types(&mut model, back);
         assert!(fetches(&mut model, 0), "{leave}");
@@ -140,7 +144,7 @@ pipelines:
     types(&mut model, "4");
     answer(&mut model, picture);
     let begun = types(&mut model, "ry");
-    model.came(begun[0].0, ServerAnswer::Done(Ok("resumed".to_owned())));
+    model.receive(begun[0].0, ServerAnswer::Done(Ok("resumed".to_owned())));
     assert!(!fetches(&mut model, 0));
 }
 
@@ -158,19 +162,19 @@ fn a_changed_configuration_fetches_dead_letters_once_the_old_fetch_has_ended() {
     model.at_time(NOW + 60_000);
     assert_eq!(fetch(&mut model), None, "the old one is under way");
     // Its answer is of the old configuration.
-    model.came(old, ServerAnswer::DeadLetters(0, Ok(letters(3))));
+    model.receive(old, ServerAnswer::DeadLetters(0, Ok(letters(3))));
     assert!(model.rows().is_empty());
     let new = fetch(&mut model).expect("a fetch");
-    model.came(new, ServerAnswer::DeadLetters(0, Ok(letters(5))));
+    model.receive(new, ServerAnswer::DeadLetters(0, Ok(letters(5))));
     assert_eq!(model.rows().len(), 5);
 }
 
 #[test]
 fn the_selected_tenant_stays_selected_when_its_position_changes() {
     let mut model = looks_at_tenants();
-    assert_eq!(meant(&model), "acme");
+    assert_eq!(selected(&model), "acme");
     press(&mut model, KeyCode::Down);
-    assert_eq!(meant(&model), HOSTILE);
+    assert_eq!(selected(&model), HOSTILE);
     // Now the tenant is in the third row.
     model.at_time(NOW + 2_000);
     answer(&mut model, || {
@@ -189,12 +193,21 @@ fn the_selected_tenant_stays_selected_when_its_position_changes() {
         .map(|row| row.tenant.as_str())
         .collect();
     assert_eq!(order, ["acme", "gamma", HOSTILE, "beta"]);
-    assert_eq!((meant(&model).as_str(), model.place()), (HOSTILE, Some(2)));
+    assert_eq!(
+        (selected(&model).as_str(), model.place()),
+        (HOSTILE, Some(2))
+    );
     // After a change of the sort order, the first row is selected.
     types(&mut model, "s");
-    assert_eq!((model.sort, meant(&model).as_str()), (Sort::Denied, "acme"));
+    assert_eq!(
+        (model.sort, selected(&model).as_str()),
+        (Sort::Denied, "acme")
+    );
     types(&mut model, "s");
-    assert_eq!((model.sort, meant(&model).as_str()), (Sort::Closed, "beta"));
+    assert_eq!(
+        (model.sort, selected(&model).as_str()),
+        (Sort::Closed, "beta")
+    );
     // Lists without an order of their own keep the selection.
     for view in ["1", "4"] {
         types(&mut model, view);
@@ -218,7 +231,7 @@ fn no_action_runs_without_confirmation() {
     for no in ["n", "\n", "q", "\u{1b}", " "] {
         let mut model = looks_at_tenants();
         assert_eq!(types(&mut model, &format!("p\n{no}")), [], "{no:?}");
-        assert!(model.asking.is_none() && !model.is_over);
+        assert!(model.prompt.is_none() && !model.is_over);
         assert_eq!(model.status().expect("a word").text, "nothing was changed");
     }
     let mut model = looks_at_tenants();
@@ -230,12 +243,9 @@ fn no_action_runs_without_confirmation() {
     // Only one action at a time.
     assert_eq!(types(&mut model, "ry"), []);
     assert!(model.status().expect("a word").is_bad);
-    model.came(*number, ServerAnswer::Done(Ok("paused acme".to_owned())));
+    model.receive(*number, ServerAnswer::Done(Ok("paused acme".to_owned())));
     assert_eq!(model.status().expect("a word").text, "paused acme");
-    assert!(
-        !kinds(&mut model).is_empty(),
-        "what came of it is looked at"
-    );
+    assert!(!kinds(&mut model).is_empty(), "the result is looked at");
     let resume = ServerRequest::Act(0, Act::Change(tenant("acme"), Change::Resume));
     assert_eq!(types(&mut model, "rY")[0].1, resume);
     // Messages expire.
@@ -249,7 +259,7 @@ fn no_action_runs_without_confirmation() {
 fn a_confirmation_applies_only_to_the_named_tenant() {
     let mut model = looks_at_tenants();
     types(&mut model, "z");
-    let Some(Prompt::Sure(act)) = &model.asking else {
+    let Some(Prompt::Sure(act)) = &model.prompt else {
         panic!("a question");
     };
     let words = act.describe();
@@ -272,7 +282,7 @@ fn a_search_finds_busy_tenants_and_opens_idle_ones() {
     types(&mut model, "/EV");
     answer(&mut model, picture);
     assert_eq!(model.view, TopView::Tenants);
-    assert_eq!(meant(&model), HOSTILE);
+    assert_eq!(selected(&model), HOSTILE);
     types(&mut model, "\n");
     let page = model.page.as_ref().expect("a page");
     assert_eq!(page.tenant.as_str(), HOSTILE);
@@ -295,7 +305,7 @@ fn a_search_finds_busy_tenants_and_opens_idle_ones() {
     assert_eq!((model.search.as_str(), model.tenants().len()), ("", 4));
     // Without a match, the typed name itself is meant.
     types(&mut model, "/nobody-knows-it\n");
-    assert_eq!(meant(&model), "nobody-knows-it");
+    assert_eq!(selected(&model), "nobody-knows-it");
     assert!(model.search.is_empty());
     types(&mut model, "\u{1b}");
     assert!(model.page.is_none());
@@ -317,8 +327,8 @@ fn dead_letters_are_replayed_as_selected() {
     assert!(words.starts_with(expected), "{words}");
     assert_eq!(types(&mut model, "Ry")[0].1, act(one.clone()));
     let again = |model: &mut Model| {
-        model.doing = None;
-        model.asking = None;
+        model.action = None;
+        model.prompt = None;
     };
     again(&mut model);
     assert_eq!(
@@ -338,7 +348,7 @@ fn dead_letters_are_replayed_as_selected() {
     types(&mut model, "4");
     answer(&mut model, picture);
     types(&mut model, "A");
-    assert!(model.asking.is_none());
+    assert!(model.prompt.is_none());
     assert!(model.status().expect("a word").text.contains("routing-key"));
 }
 
@@ -355,7 +365,7 @@ fn a_tried_limit_is_enforced_with_its_own_value() {
     types(&mut model, "2");
     answer(&mut model, picture);
     types(&mut model, "e");
-    assert!(model.asking.is_none());
+    assert!(model.prompt.is_none());
     let message = model.status().expect("a word");
     assert!(
         message.is_bad && message.text.contains("t tries one"),
@@ -401,23 +411,23 @@ fn a_changed_configuration_is_shown_and_an_unusable_one_is_ignored() {
     assert!(!model.reread(Ok(pipelines(changed))), "it is the same");
     assert!(!model.reread(Err("c.yaml:1:1: no".to_owned())));
     assert_eq!(
-        (limit(&model), model.unread.as_deref()),
+        (limit(&model), model.file_error.as_deref()),
         (7, Some("c.yaml:1:1: no"))
     );
     // The same configuration as before can be used again.
     assert!(!model.reread(Ok(pipelines(changed))));
-    assert_eq!(model.unread, None);
+    assert_eq!(model.file_error, None);
     assert!(!model.reread(Ok(pipelines("pipelines: {bills: {amqp: {queue: bills}}}"))));
     assert!(
         model
-            .unread
+            .file_error
             .as_deref()
             .is_some_and(|it| it.contains("restart top"))
     );
     // A picture of another Redis does not apply to this one.
     assert!(model.picture().is_some());
     assert!(model.reread(Ok(pipelines("redis: {prefix: other}"))));
-    assert!(model.picture().is_none() && model.unread.is_none());
+    assert!(model.picture().is_none() && model.file_error.is_none());
 }
 
 #[test]
@@ -437,9 +447,9 @@ pipelines:
     let [(_, ServerRequest::Overview(1, Some(_)))] = now.as_slice() else {
         panic!("{now:?}");
     };
-    model.came(due[1].0, ServerAnswer::Overview(1, Err("old".to_owned())));
+    model.receive(due[1].0, ServerAnswer::Overview(1, Err("old".to_owned())));
     assert!(model.pipeline().picture.trouble(NOW).is_none());
-    model.came(now[0].0, ServerAnswer::Overview(1, Ok(picture())));
+    model.receive(now[0].0, ServerAnswer::Overview(1, Ok(picture())));
     assert_eq!(model.tenants().len(), 4);
     types(&mut model, "]");
     assert_eq!((model.at, model.tenants().len()), (0, 0));
@@ -452,7 +462,7 @@ pipelines:
         .find(|(_, it)| *it == ServerRequest::DeadLetters(0))
         .expect("letters");
     types(&mut model, "]");
-    model.came(*number, ServerAnswer::DeadLetters(0, Ok(letters(3))));
+    model.receive(*number, ServerAnswer::DeadLetters(0, Ok(letters(3))));
     assert!(model.rows().is_empty());
     types(&mut model, "[");
     assert_eq!(model.rows().len(), 3);

@@ -57,8 +57,8 @@ fn draw_all(frame: &mut Frame, model: &Model) {
         (None, TopView::Limits) => limits::draw(frame, body, model),
         (None, TopView::DeadLetters) => letters::draw(frame, body, model),
     }
-    if let Some(asking) = &model.asking {
-        ask::draw(frame, area, (asking, model));
+    if let Some(prompt) = &model.prompt {
+        ask::draw(frame, area, (prompt, model));
     }
 }
 

@@ -35,19 +35,19 @@ pub enum ServerAnswer {
 }
 
 impl Model {
-    /// Takes the answer `came` to the question `number`.
-    pub fn came(&mut self, number: u64, came: ServerAnswer) {
+    /// Takes an answer to the question `number`.
+    pub fn receive(&mut self, number: u64, answer: ServerAnswer) {
         let now_ms = self.now_ms;
-        match came {
+        match answer {
             ServerAnswer::Overview(at, answer) => {
                 let answer = answer.map(|picture| *picture);
-                self.pipelines[at].picture.came(number, answer, now_ms);
+                self.pipelines[at].picture.receive(number, answer, now_ms);
                 if at == self.at && self.view != TopView::DeadLetters {
                     self.settle();
                 }
             }
             ServerAnswer::DeadLetters(at, answer) => {
-                let is_new = self.pipelines[at].letters.came(number, answer, now_ms);
+                let is_new = self.pipelines[at].letters.receive(number, answer, now_ms);
                 if is_new && at == self.at && self.view == TopView::DeadLetters {
                     self.cursors[TopView::DeadLetters as usize] = Cursor::default();
                 }
@@ -55,17 +55,20 @@ impl Model {
             ServerAnswer::Glance(answer) => {
                 if let Some(page) = &mut self.page {
                     let answer = answer.map(|glance| *glance);
-                    page.glance.came(number, answer, now_ms);
+                    page.glance.receive(number, answer, now_ms);
                 }
             }
             ServerAnswer::Progress(progress) => {
-                let doing = self.doing.as_mut().filter(|doing| doing.number == number);
-                if let Some(doing) = doing {
-                    doing.progress = progress;
+                let action = self
+                    .action
+                    .as_mut()
+                    .filter(|action| action.number == number);
+                if let Some(action) = action {
+                    action.progress = progress;
                 }
             }
             ServerAnswer::Done(ended) => {
-                let action = self.doing.take_if(|doing| doing.number == number);
+                let action = self.action.take_if(|action| action.number == number);
                 let is_bad = ended.is_err();
                 self.show_status(ended.unwrap_or_else(|why| why), is_bad);
                 self.urge();
@@ -85,10 +88,10 @@ impl Model {
     }
 
     /// Handles the opening of a view or page.
-    pub(in super::super) fn opened(&mut self) {
+    pub(in super::super) fn enter(&mut self) {
         self.urge();
         let now_ms = self.now_ms;
-        if self.view == TopView::DeadLetters && self.page.is_none() && self.doing.is_none() {
+        if self.view == TopView::DeadLetters && self.page.is_none() && self.action.is_none() {
             let letters = &mut self.pipeline_mut().letters;
             if !letters.is_in_flight() && letters.is_older(now_ms, LETTERS_MS) {
                 letters.urge();
@@ -127,7 +130,7 @@ impl Model {
             }
         } else if self.view == TopView::DeadLetters
             // While an action runs, which may be a replay, nothing is fetched.
-            && self.doing.is_none()
+            && self.action.is_none()
             && self.pipelines[at].letters.is_new()
         {
             let number = number();
@@ -141,7 +144,7 @@ impl Model {
     /// Begins `act` and returns the request for it.
     pub(in super::super) fn begin(&mut self, act: Act) -> (u64, ServerRequest) {
         self.numbers += 1;
-        self.doing = Some(RunningAction {
+        self.action = Some(RunningAction {
             number: self.numbers,
             replays_in: matches!(act, Act::Replay(_)).then_some(self.at),
             what: act.short(),

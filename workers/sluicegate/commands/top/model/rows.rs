@@ -92,9 +92,9 @@ impl Model {
 
     /// Returns the names of `tenant`'s limits that an operator tries with another maximum, and these
     /// maximums, from the last answer.
-    pub fn tried(&self, tenant: &Tenant) -> impl Iterator<Item = (&str, u64)> {
+    pub fn trials(&self, tenant: &Tenant) -> impl Iterator<Item = (&str, u64)> {
         let page = self.page.as_ref().filter(|page| page.tenant == *tenant);
-        let page = page.and_then(|page| page.glance.known());
+        let page = page.and_then(|page| page.glance.answer());
         let known: &[Fullness] = match (page, self.picture()) {
             (Some((glance, _)), _) => &glance.limits,
             (None, Some((picture, _))) => {
@@ -126,7 +126,7 @@ impl Model {
                 rows.iter().map(ListedLimit::name).collect()
             }
             TopView::DeadLetters => {
-                let listed = self.pipeline().letters.known();
+                let listed = self.pipeline().letters.answer();
                 let number = listed.map_or(0, |(listed, _)| listed.rows.len());
                 (0..number).map(|at| at.to_string()).collect()
             }
@@ -144,7 +144,7 @@ impl Model {
     }
 
     /// Returns the tenant that keys act on.
-    pub fn meant(&self) -> Option<Tenant> {
+    pub fn selected_tenant(&self) -> Option<Tenant> {
         if let Some(page) = &self.page {
             return Some(page.tenant.clone());
         }
@@ -154,7 +154,7 @@ impl Model {
             TopView::Tenants => self.tenants().get(at).map(|row| row.tenant.clone()),
             TopView::Limits => self.limits().get(at)?.tenant.cloned(),
             TopView::DeadLetters => {
-                let (listed, _) = self.pipeline().letters.known()?;
+                let (listed, _) = self.pipeline().letters.answer()?;
                 Tenant::parse(listed.rows.get(at)?.tenant.as_deref()?).ok()
             }
         }

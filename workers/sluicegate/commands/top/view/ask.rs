@@ -27,11 +27,11 @@ const BORDER: ratatui::symbols::border::Set = ratatui::symbols::border::Set {
     horizontal_bottom: "-",
 };
 
-pub fn draw(frame: &mut Frame, area: Rect, (asking, model): (&Prompt, &Model)) {
+pub fn draw(frame: &mut Frame, area: Rect, (prompt, model): (&Prompt, &Model)) {
     let wide = area.width.min(100);
     let inner = usize::from(wide.saturating_sub(4));
     let mut lines: Vec<Line> = Vec::new();
-    let keys = match asking {
+    let keys = match prompt {
         Prompt::Sure(act) => {
             lines.extend(paragraph(
                 &act.describe(),

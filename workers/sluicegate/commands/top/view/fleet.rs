@@ -31,12 +31,12 @@ pub fn draw(frame: &mut Frame, area: Rect, model: &Model) {
             .min(area.height / 3),
     };
     let picture = model.picture().map(|(picture, _)| picture);
-    let below = picture.map_or_else(Vec::new, |picture| below(model, picture, wide));
+    let details = picture.map_or_else(Vec::new, |picture| details(model, picture, wide));
     let [above, sums, workers, notes] = Layout::vertical([
         Constraint::Length(pipelines),
         Constraint::Length(2),
         Constraint::Min(0),
-        Constraint::Length(lines(&below)),
+        Constraint::Length(lines(&details)),
     ])
     .areas(area);
     if pipelines > 0 {
@@ -46,7 +46,7 @@ pub fn draw(frame: &mut Frame, area: Rect, model: &Model) {
         let words = "reading workers from Redis ...";
         return draw_line(frame, sums, words, Style::new());
     };
-    draw_line(frame, sums, &all(picture), Style::new());
+    draw_line(frame, sums, &totals(picture), Style::new());
     if is_empty(&picture.fleet) {
         draw_line(frame, workers, NO_WORKER, BAD);
     } else {
@@ -56,11 +56,11 @@ pub fn draw(frame: &mut Frame, area: Rect, model: &Model) {
         let rows = rows.map(|worker| row(worker, wide >= 100));
         list(frame, workers, &columns(HEADS, widths), rows, model.place());
     }
-    write(frame, notes, below);
+    write(frame, notes, details);
 }
 
 /// Returns the sums over all workers.
-fn all(picture: &Overview) -> String {
+fn totals(picture: &Overview) -> String {
     let workers = &picture.fleet.view.workers;
     let sum = |of: fn(&ReportedWorker) -> u64| workers.iter().map(of).fold(0, u64::saturating_add);
     let calls = sum(|it| it.report.load.running);
@@ -93,7 +93,7 @@ fn row(worker: &ReportedWorker, is_wide: bool) -> Vec<Line<'static>> {
 }
 
 /// Returns the selected worker's state in full, and the gaps in the view of the fleet.
-fn below(model: &Model, picture: &Overview, wide: usize) -> Vec<Line<'static>> {
+fn details(model: &Model, picture: &Overview, wide: usize) -> Vec<Line<'static>> {
     let mut lines = Vec::new();
     let worker = model
         .place()
@@ -132,7 +132,7 @@ fn draw_pipelines(frame: &mut Frame, area: Rect, model: &Model) {
 fn pipeline(pipeline: &PipelineModel, now_ms: u64) -> Vec<Line<'static>> {
     let name = Line::from(pipeline.name.to_string());
     let away = pipeline.picture.trouble(now_ms).is_some();
-    let Some((picture, _)) = pipeline.picture.known() else {
+    let Some((picture, _)) = pipeline.picture.answer() else {
         let state = match away {
             true => Line::styled("NO ANSWER from Redis", BAD),
             false => Line::from("reading from Redis ..."),

@@ -26,7 +26,7 @@ fn title(view: TopView) -> &'static str {
 /// Returns the title, the time, and whatever stops all tenants or does not answer.
 pub fn lines(model: &Model, wide: u16) -> Vec<Line<'static>> {
     let wide = usize::from(wide);
-    let mut lines = vec![first(model, wide), views(model)];
+    let mut lines = vec![title_line(model, wide), views(model)];
     let mut notice = |text: &str, style| lines.extend(notice(text, wide, style));
     if let Some((source, trouble, age_ms)) = trouble(model) {
         notice(&not_answering(model, source, &trouble, age_ms), BAD);
@@ -45,7 +45,7 @@ fn notice(text: &str, wide: usize, style: Style) -> impl Iterator<Item = Line<'s
     paragraph(&plain(text, 600), (wide, 2, MAX_NOTICE_LINES), style)
 }
 
-fn first(model: &Model, wide: usize) -> Line<'static> {
+fn title_line(model: &Model, wide: usize) -> Line<'static> {
     let pipeline = model.pipeline();
     let mut text = "sluicegate top".to_owned();
     if !pipeline.name.is_default() || model.pipelines.len() > 1 {
@@ -87,18 +87,18 @@ fn trouble(model: &Model) -> Option<(&'static str, QueryFailure<'_>, Option<u64>
     if let Some(page) = &model.page
         && let Some(trouble) = page.glance.trouble(now_ms)
     {
-        let known = page.glance.known().map(|(_, at_ms)| aged(at_ms));
+        let known = page.glance.answer().map(|(_, at_ms)| aged(at_ms));
         return Some(("Redis", trouble, known));
     }
     if let Some(trouble) = pipeline.picture.trouble(now_ms) {
-        let known = pipeline.picture.known().map(|(_, at_ms)| aged(at_ms));
+        let known = pipeline.picture.answer().map(|(_, at_ms)| aged(at_ms));
         return Some(("Redis", trouble, known));
     }
     if model.view == TopView::DeadLetters && model.page.is_none() {
         let trouble = pipeline.letters.trouble(now_ms)?;
         // A slow fetch is reported next to the letters.
         trouble.why?;
-        let known = pipeline.letters.known().map(|(_, at_ms)| aged(at_ms));
+        let known = pipeline.letters.answer().map(|(_, at_ms)| aged(at_ms));
         return Some(("RabbitMQ", trouble, known));
     }
     None
@@ -130,14 +130,14 @@ fn not_answering(
 pub fn foot(model: &Model, wide: u16) -> Vec<Line<'static>> {
     let wide = usize::from(wide);
     let mut lines = Vec::new();
-    if let Some(why) = &model.unread {
+    if let Some(why) = &model.file_error {
         lines.extend(notice(&format!("OLD CONFIGURATION: {why}"), wide, BAD));
     }
-    if let Some(doing) = &model.doing {
-        let since = age(model.now_ms.saturating_sub(doing.since_ms));
-        let mut text = format!("{} ({since})", doing.what);
-        if !doing.progress.is_empty() {
-            text += &format!(": {}", doing.progress);
+    if let Some(action) = &model.action {
+        let since = age(model.now_ms.saturating_sub(action.since_ms));
+        let mut text = format!("{} ({since})", action.what);
+        if !action.progress.is_empty() {
+            text += &format!(": {}", action.progress);
         }
         lines.push(Line::styled(fit(&text, wide), WARN));
     } else if let Some(message) = model.status() {
@@ -161,7 +161,7 @@ pub fn foot(model: &Model, wide: u16) -> Vec<Line<'static>> {
 
 fn keys(model: &Model) -> &'static str {
     match (&model.page, model.view, model.search.is_empty()) {
-        (Some(page), ..) if model.tried(&page.tenant).next().is_some() => {
+        (Some(page), ..) if model.trials(&page.tenant).next().is_some() => {
             "e enforce the trial  x end it  p r l c t z act  Esc back  ? help  q quit"
         }
         (Some(_), ..) => {

@@ -17,7 +17,7 @@ use crate::commands::top::theme::WARN;
 pub fn draw(frame: &mut Frame, area: Rect, model: &Model) {
     let wide = usize::from(area.width);
     let letters = &model.pipeline().letters;
-    let listed = letters.known();
+    let listed = letters.answer();
     let marked = listed.and_then(|(listed, _)| listed.rows.get(model.place()?));
     let detail = marked.map_or_else(Vec::new, |row| detail(row, wide));
     let [sums, table, below] = Layout::vertical([

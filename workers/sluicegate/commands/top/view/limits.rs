@@ -34,7 +34,7 @@ pub fn draw(frame: &mut Frame, area: Rect, model: &Model) {
         model.sort.name()
     );
     draw_line(frame, sums, &words, Style::new());
-    let since_ms = model.pipeline().picture.known().map_or(0, |(_, at)| at);
+    let since_ms = model.pipeline().picture.answer().map_or(0, |(_, at)| at);
     let passed_ms = model.now_ms.saturating_sub(since_ms);
     // Next to the shortest names, a shadow's text fits into 80 columns.
     let gauge = if wide < 100 { 15 } else { 32 };
@@ -54,7 +54,7 @@ pub fn draw(frame: &mut Frame, area: Rect, model: &Model) {
         };
         let mut cells = vec![Line::from(whose), Line::from(plain(&limit.name, 32))];
         if let Some(tally) = &limit.shadow {
-            return Cells::with_words(cells, tried(limit, tally));
+            return Cells::with_words(cells, describe_shadow(limit, tally));
         }
         cells.extend(gauges(limit, passed_ms, usize::from(gauge)));
         cells.into()
@@ -64,7 +64,7 @@ pub fn draw(frame: &mut Frame, area: Rect, model: &Model) {
 
 /// Returns what a shadow limit would have done, from the longest text to the shortest. It denies
 /// nothing, so there is no wait to show.
-pub fn tried(limit: &Fullness, tally: &Tally) -> Vec<String> {
+pub fn describe_shadow(limit: &Fullness, tally: &Tally) -> Vec<String> {
     if limit.used.is_none() {
         return vec![format!("shadow, one for each {}", part(limit))];
     }

@@ -6,7 +6,7 @@ use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::text::Line;
 
-use super::limits::{gauges, tried};
+use super::limits::{describe_shadow, gauges};
 use super::parts::{Cells, Column, Side, draw_line, fit, list, name, paragraph, until, wrapped};
 use super::{lines, write};
 use crate::commands::top::clock::time;
@@ -19,7 +19,7 @@ const INDENT: usize = 10;
 pub fn draw(frame: &mut Frame, area: Rect, (model, page): (&Model, &TenantPage)) {
     let wide = usize::from(area.width);
     let title = format!("tenant {}", name(page.tenant.as_str()));
-    let Some((glance, came_ms)) = page.glance.known() else {
+    let Some((glance, came_ms)) = page.glance.answer() else {
         page.scroll.set(0);
         let lines = [
             Line::styled(title, HEAD),
@@ -55,7 +55,7 @@ pub fn draw(frame: &mut Frame, area: Rect, (model, page): (&Model, &TenantPage))
         let mut cells = vec![Line::from(plain(&limit.name, 32))];
         if let Some(tally) = &limit.shadow {
             cells.push(Line::from(limit.window.clone()));
-            return Cells::with_words(cells, tried(limit, tally));
+            return Cells::with_words(cells, describe_shadow(limit, tally));
         }
         cells.extend(gauges(limit, passed_ms, usize::from(gauge)));
         cells.into()

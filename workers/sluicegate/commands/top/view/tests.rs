@@ -126,8 +126,8 @@ pipelines:
 ";
     let mut model = Model::new(pipelines(yaml), Sort::Waiting, NOW);
     let due = model.due();
-    model.came(due[0].0, ServerAnswer::Overview(0, Ok(picture())));
-    model.came(due[1].0, ServerAnswer::Overview(1, Err("away".to_owned())));
+    model.receive(due[0].0, ServerAnswer::Overview(0, Ok(picture())));
+    model.receive(due[1].0, ServerAnswer::Overview(1, Err("away".to_owned())));
     types(&mut model, "]");
     has(
         &shows(&model, (80, 24)),
@@ -228,7 +228,7 @@ fn page_of(change: impl Fn(&mut Glance)) -> Model {
         if let ServerRequest::Glance(..) = request {
             let mut glance = glance();
             change(&mut glance);
-            model.came(number, ServerAnswer::Glance(Ok(glance)));
+            model.receive(number, ServerAnswer::Glance(Ok(glance)));
         }
     }
     model
@@ -402,8 +402,8 @@ fn global_stops_and_unreachable_servers_are_above_each_view() {
         );
         for (number, _) in due {
             let away = "refused\u{1b}".to_owned();
-            model.came(number, ServerAnswer::Overview(0, Err(away.clone())));
-            model.came(number, ServerAnswer::Glance(Err(away)));
+            model.receive(number, ServerAnswer::Overview(0, Err(away.clone())));
+            model.receive(number, ServerAnswer::Glance(Err(away)));
         }
         model.at_time(NOW + 9_000);
         has(
@@ -417,7 +417,7 @@ fn global_stops_and_unreachable_servers_are_above_each_view() {
     types(&mut model, "4");
     for (number, request) in model.due() {
         if let ServerRequest::DeadLetters(_) = request {
-            model.came(
+            model.receive(
                 number,
                 ServerAnswer::DeadLetters(0, Err("closed".to_owned())),
             );
@@ -437,11 +437,11 @@ fn completed_actions_are_shown_below() {
     let mut model = at("2", picture);
     let asked = types(&mut model, "ry");
     has(&shows(&model, (80, 24)), &["resuming acme (now)"]);
-    model.came(
+    model.receive(
         asked[0].0,
         ServerAnswer::Progress("3 so far\u{1b}".to_owned()),
     );
-    model.came(
+    model.receive(
         asked[0].0,
         ServerAnswer::Done(Err("Redis is away".to_owned())),
     );
@@ -487,7 +487,7 @@ fn help_has_room_on_a_small_terminal() {
 fn a_hostile_name_is_marked_by_its_columns() {
     let model = at("2j", picture);
     let text = shows(&model, (80, 24));
-    assert_eq!(model.meant().expect("a tenant").as_str(), HOSTILE);
+    assert_eq!(model.selected_tenant().expect("a tenant").as_str(), HOSTILE);
     has(&text, &[">\\u{202e}evil"]);
     for line in text.lines() {
         let wide = ratatui::text::Span::raw(line).width();
