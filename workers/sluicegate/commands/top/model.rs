@@ -135,25 +135,22 @@ impl Model {
     /// Takes a read of the configuration. Returns true if another one is shown from now on. An
     /// unusable configuration changes nothing and is reported.
     pub fn reread(&mut self, read: FileReading) -> bool {
-        let (before, now) = match &read {
-            Ok(all) => {
-                let names = all.iter().map(|(name, _)| name);
-                let same = names.eq(self.pipelines.iter().map(|it| &it.name));
-                (same, all)
-            }
+        let all = match read {
+            Ok(all) => all,
             Err(why) => {
-                self.file_error = Some(why.clone());
+                self.file_error = Some(why);
                 return false;
             }
         };
-        if !before {
+        let names = all.iter().map(|(name, _)| name);
+        if !names.eq(self.pipelines.iter().map(|it| &it.name)) {
             let words = "the pipelines in the file have changed: restart top to see them";
             self.file_error = Some(words.to_owned());
             return false;
         }
         let mut is_new = false;
-        for (pipeline, (_, config)) in self.pipelines.iter_mut().zip(now) {
-            if *pipeline.config == *config {
+        for (pipeline, (_, config)) in self.pipelines.iter_mut().zip(all) {
+            if *pipeline.config == config {
                 continue;
             }
             // Answers of other servers don't apply to these.
@@ -164,7 +161,7 @@ impl Model {
                 // A second fetch would not find the dead letters that the first one holds.
                 pipeline.letters.renew();
             }
-            pipeline.config = Arc::new(config.clone());
+            pipeline.config = Arc::new(config);
             is_new = true;
         }
         if is_new {

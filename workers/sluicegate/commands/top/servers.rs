@@ -17,7 +17,7 @@ use operator::tenant::change;
 use operator::text::count;
 use operator::trials::end;
 use rules::tenant::Tenant;
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::sync::Notify;
 use tokio::sync::mpsc::Sender;
 use tokio::time::{Instant, timeout};
@@ -121,20 +121,18 @@ impl Servers {
         let part = &self.parts[at];
         match act {
             Act::Change(tenant, what) => {
-                let (action, request) = in_the_audit(&what);
-                let of = json!({"tenant": tenant.as_str()});
-                let unwritten = written(&part.gate, action, of, request).await.err();
+                let unwritten = part.audit(&tenant, in_the_audit(&what)).await;
                 let changing = async {
                     let changed = change(&part.gate, tenant, what).await;
                     changed.map_err(|why| why.to_string())
                 };
                 let changed = within(changing.boxed()).await?;
                 let text = format!("{}; effective now", describe(&changed));
-                Ok(with_audit(text, unwritten.map(|why| why.to_string())))
+                Ok(with_audit(text, unwritten))
             }
             Act::Try(trial, for_ms) => {
-                let (max, limit) = (Some(trial.max), trial.limit.clone());
-                let unwritten = part.audit_trial(&trial.tenant, (&limit, max, for_ms)).await;
+                let request = shadow_trial::in_the_audit(&trial.limit, Some(trial.max), for_ms);
+                let unwritten = part.audit(&trial.tenant, ("tenant limit", request)).await;
                 let started = trial.begin(&part.gate, (for_ms, FOLLOW_TIMEOUT));
                 let started = followed(started.boxed()).await?;
                 Ok(with_audit(
@@ -143,7 +141,8 @@ impl Servers {
                 ))
             }
             Act::EndTry(tenant, limit) => {
-                let unwritten = part.audit_trial(&tenant, (&limit, None, 0)).await;
+                let request = shadow_trial::in_the_audit(&limit, None, 0);
+                let unwritten = part.audit(&tenant, ("tenant limit", request)).await;
                 let ended = end(&part.gate, (tenant, limit), FOLLOW_TIMEOUT);
                 let ended = followed(ended.boxed()).await?;
                 Ok(with_audit(shadow_trial::describe_ending(&ended), unwritten))
@@ -153,7 +152,7 @@ impl Servers {
     }
 }
 
-fn with_audit(text: String, unwritten: Option<String>) -> String {
+fn with_audit(text: String, unwritten: Option<NotDone>) -> String {
     match unwritten {
         Some(why) => format!("{text}; NOT in the audit log: {why}"),
         None => text,
@@ -174,16 +173,14 @@ async fn followed<T>(acting: BoxFuture<'_, Result<T, NotDone>>) -> Result<T, Str
 }
 
 impl PipelineServers {
-    /// Audits that a limit is tried, or no longer is. Returns the reason if that failed.
-    async fn audit_trial(
+    /// Audits an action on `tenant`. Returns the reason if that failed.
+    async fn audit(
         &self,
         tenant: &Tenant,
-        (limit, max, for_ms): (&str, Option<u64>, u64),
-    ) -> Option<String> {
-        let request = shadow_trial::in_the_audit(limit, max, for_ms);
+        (action, request): (&'static str, Value),
+    ) -> Option<NotDone> {
         let of = json!({"tenant": tenant.as_str()});
-        let unwritten = written(&self.gate, "tenant limit", of, request).await.err();
-        unwritten.map(|why| why.to_string())
+        written(&self.gate, action, of, request).await.err()
     }
 
     async fn overview(&self, selection: Option<TenantSelection>) -> Result<Overview, String> {
@@ -248,7 +245,7 @@ impl PipelineServers {
         if stopped {
             text += "; stopped, the others are still dead letters";
         }
-        let text = with_audit(text, unwritten.err().map(|why| why.to_string()));
+        let text = with_audit(text, unwritten.err());
         match failure {
             Some(why) => Err(format!("{text}; then: {why}")),
             None if refused > 0 => Err(text),
