@@ -87,7 +87,7 @@ pub fn draw(frame: &mut Frame, area: Rect, (model, page): (&Model, &TenantPage))
     write(frame, words, shown.collect());
 }
 
-/// Returns the tenant's state, the end of its waitlist as a clock, and the reason for waits.
+/// Returns the tenant's state, the end of its waitlist, and why its jobs wait.
 fn state(glance: &Glance, redis_ms: u64, wide: usize) -> Vec<Line<'static>> {
     let clock = |at_ms| format!("{} ({} UTC)", until(at_ms, redis_ms), time(at_ms));
     let mut lines = Vec::new();
