@@ -267,11 +267,9 @@ impl ConfigInput {
         let profile = api.flatten().map(|api| ApiProfile::of(api).rules);
         let answers = self.answers(&ANSWERS, &COST, profile);
         let secret_files = self.secret_files(&SECRETS_FOLDER, &DEFAULT_SECRET_FILE);
-        let sign = headers.as_ref().and_then(|headers| self.sign(headers));
-        let own = headers.as_ref().zip(forward.as_ref());
-        let oauth2 = own.and_then(|(headers, forward)| {
-            self.oauth2(url_known, headers, forward.as_deref().unwrap_or_default())
-        });
+        let sign = self.sign(headers.as_ref());
+        let forwarded = forward.as_ref().and_then(Option::as_deref);
+        let oauth2 = self.oauth2(url_known, headers.as_ref(), forwarded.unwrap_or_default());
         let (url, tls, headers, http2) = (url?, tls?, headers?, http2?);
         let (answers, timeout, abandoned) = (answers?, timeout?, abandoned?);
         let (method, forward) = (method?, forward?.unwrap_or_default());
@@ -389,8 +387,9 @@ impl ConfigInput {
         None
     }
 
-    /// Reads how calls are signed and with which keys. `headers` are the configured headers.
-    fn sign(&mut self, headers: &ConfiguredHeaders) -> Option<(Sign, Option<Secret>)> {
+    /// Reads how calls are signed and with which keys. `headers` are the configured headers, unless
+    /// one is invalid.
+    fn sign(&mut self, headers: Option<&ConfiguredHeaders>) -> Option<(Sign, Option<Secret>)> {
         let how = self.get(&SIGN);
         let keys = self.secret(&SIGN_SECRETS, &SIGN_SECRETS_FILE);
         let (how, keys) = (how?, keys?);
@@ -400,10 +399,8 @@ impl ConfigInput {
                     "needs keys: set dispatch.http.sign-secrets or dispatch.http.sign-secrets-file";
                 return self.wrong(&SIGN.key, words);
             }
-            if let Some(name) = SIGNATURE_HEADERS
-                .iter()
-                .find(|name| headers.has_named(name))
-            {
+            let is_set = |name: &&&str| headers.is_some_and(|headers| headers.has_named(name));
+            if let Some(name) = SIGNATURE_HEADERS.iter().find(is_set) {
                 let words = format!(
                     "sets {name}, and dispatch.http.headers sets it, too; keep one of them"
                 );

@@ -191,6 +191,12 @@ fn an_invalid_placeholder_has_a_suggestion_without_the_url() {
     // It is reported together with all other mistakes.
     let both = parse("url: 'https://{id}/', forward-headers: [a, a]").expect_err("two mistakes");
     assert_eq!(both.lines().count(), 2, "{both}");
+    let five = parse(
+        "url: 'https://h/', headers: {x-key: 5}, forward-headers: [a, a], sign: all, \
+        sign-secrets: x, oauth2: {client-auth: form}",
+    )
+    .expect_err("five mistakes");
+    assert_eq!(five.lines().count(), 5, "{five}");
     let header = wrong("url: 'https://h/', headers: {x-key: 'hunter2 {tennant}'}");
     assert_eq!(
         header,

@@ -203,11 +203,12 @@ impl OAuth2 {
 
 impl ConfigInput {
     /// Reads how tokens are fetched. Returns `Some(None)` if calls carry none, and `None` after a
-    /// problem. `url`, `headers` and `forward` are the other sources of a call's headers.
+    /// problem. `url`, `headers` and `forward` are the other sources of a call's headers, unless
+    /// they are invalid.
     pub(crate) fn oauth2(
         &mut self,
         url: Option<&SecretUrl>,
-        headers: &ConfiguredHeaders,
+        headers: Option<&ConfiguredHeaders>,
         forward: &[String],
     ) -> Option<Option<OAuth2>> {
         let token_url = self.optional(&TOKEN_URL);
@@ -242,7 +243,7 @@ impl ConfigInput {
         let is_authorization = |name: &String| name.eq_ignore_ascii_case(AUTHORIZATION.as_str());
         let other = if url.is_some_and(has_user) {
             Some("the user in dispatch.http.url")
-        } else if headers.has(&AUTHORIZATION) {
+        } else if headers.is_some_and(|headers| headers.has(&AUTHORIZATION)) {
             Some("dispatch.http.headers")
         } else if forward.iter().any(is_authorization) {
             Some("dispatch.http.forward-headers")
