@@ -184,6 +184,13 @@ fn all_mistakes_in_rules_are_reported_with_their_lines() {
             found.join("\n")
         );
     }
+    assert_eq!(
+        problems("\n      - {when: {status: []}, means: retry}"),
+        [
+            "c.yaml:5:17: dispatch.http.answers[0].when.status: is an empty list; it must have \
+            statuses (409) or classes (4xx)"
+        ]
+    );
     let many = "\n      - {when: {status: 409}, means: retry}".repeat(65);
     assert_eq!(
         problems(&many),

@@ -271,7 +271,11 @@ impl AnswersReader<'_> {
 
     fn statuses(&mut self, node: &Node<'_>) -> Option<Vec<StatusPattern>> {
         let nodes = match node.raw {
-            Raw::List(items) if !items.is_empty() => self.items(node, MAX_PARTS, "statuses")?,
+            Raw::List(items) if items.is_empty() => {
+                let words = "is an empty list; it must have statuses (409) or classes (4xx)";
+                return self.wrong(node, words);
+            }
+            Raw::List(_) => self.items(node, MAX_PARTS, "statuses")?,
             _ => vec![Node::new(node.raw, node.at.clone(), &node.path)],
         };
         self.each(nodes, |reader, node| {
