@@ -530,6 +530,12 @@ fn each_mistake_in_a_limit_has_its_own_message_and_place() {
             be shorter than half the window",
         ),
         (
+            "{name: b, guard: [1]}",
+            "4:17",
+            "rate-limiter.limits[1].guard: is a list; it must be auto, strict, or a whole number \
+            with a unit, such as 50ms or 1s",
+        ),
+        (
             "{name: b, guard: strict, use-algo: leaky-bucket-algo}",
             "4:17",
             "rate-limiter.limits[1].guard: is strict, which only sliding-window-algo supports, \

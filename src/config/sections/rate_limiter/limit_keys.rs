@@ -229,14 +229,15 @@ pub(crate) enum GuardSetting {
 }
 
 fn guard(raw: &Raw) -> Result<GuardSetting, ValueError> {
+    const MUST: &str = "auto, strict, or a whole number with a unit, such as 50ms or 1s";
     match raw {
         Raw::Text(text) if text == "auto" => Ok(GuardSetting::Auto),
         Raw::Text(text) if text == "strict" => Ok(GuardSetting::Strict),
-        Raw::Text(text) if parse_duration(text).is_none() => {
-            let must = "auto, strict, or a whole number with a unit, such as 50ms or 1s";
-            Err(wrong(raw, must))
+        Raw::Text(text) if parse_duration(text).is_none() => Err(wrong(raw, MUST)),
+        Raw::Text(_) | Raw::Int(_) => {
+            parse_duration_of(raw, Duration::ZERO, MAX_WINDOW).map(GuardSetting::Within)
         }
-        raw => parse_duration_of(raw, Duration::ZERO, MAX_WINDOW).map(GuardSetting::Within),
+        raw => Err(wrong(raw, MUST)),
     }
 }
 
