@@ -218,8 +218,8 @@ impl Steward {
             }
             return false;
         }
-        // The new file is consistent in itself, but the old prefix stays effective.
-        if let Some(why) = applied.redis.incompatibility(&applied.rate_limiter.policy) {
+        // The new file is consistent in itself, but keys that require a restart keep their values.
+        if let Some(why) = applied.conflict() {
             self.metrics.reloaded(false);
             error!(reason = %why, "configuration refused: the old one stays in force; a restart \
                 is required");

@@ -84,6 +84,15 @@ impl Config {
         config
     }
 
+    /// Returns why values that [`Config::with_live`] took from two configurations do not fit
+    /// together, or `None` if they do.
+    #[doc(hidden)]
+    pub fn conflict(&self) -> Option<String> {
+        let limiter = &self.rate_limiter;
+        let keys = self.redis.incompatibility(&limiter.policy);
+        keys.or_else(|| limiter.conflict())
+    }
+
     /// Returns the keys whose values differ in `new` and take effect only after a restart.
     #[doc(hidden)]
     pub fn restart_keys(&self, new: &Self) -> Vec<&'static str> {

@@ -74,6 +74,12 @@ fn show(policy: &Policy, values: &mut ShownValues) {
 }
 
 impl RateLimiter {
+    /// Returns why `rate-limiter.throttle-scope` does not fit the limits, or `None` if it does.
+    pub(crate) fn conflict(&self) -> Option<String> {
+        let words = learning_conflict(&self.policy, self.throttle_scope)?;
+        Some(format!("{}: {words}", THROTTLE_SCOPE.key.path))
+    }
+
     /// Takes the values of `new` that can change in a running worker.
     pub(crate) fn take_live(&mut self, new: &Self) {
         *self = Self {
@@ -170,8 +176,8 @@ fn shown_scope(scope: &Scope) -> ShownValue {
     }
 }
 
-/// Returns why an adaptive limit could never learn: no 429 concerns it.
-fn deaf(policy: &Policy, scope: ThrottleScope) -> Option<String> {
+/// Returns why an adaptive limit of `policy` could never learn: with `scope`, no 429 concerns it.
+fn learning_conflict(policy: &Policy, scope: ThrottleScope) -> Option<String> {
     let learns = |limit: &&Limit| limit.band().is_some();
     let mut limits = policy.all().flat_map(|limits| limits.iter()).filter(learns);
     let (limit, words) = match scope {
@@ -222,7 +228,7 @@ impl ConfigInput {
         let policy = reader.policy(&limits, &plans, &tenants, header);
         plan_header?;
         let (policy, scope) = (policy?, throttle_scope?);
-        if let Some(words) = deaf(&policy, scope) {
+        if let Some(words) = learning_conflict(&policy, scope) {
             return self.wrong(&THROTTLE_SCOPE.key, words);
         }
         show(&policy, &mut self.shown);

@@ -84,7 +84,7 @@ show!(ShownValue::named => ScriptCommand);
 
 impl Redis {
     /// Returns why this Redis can't keep the limits of `policy`, or `None` if it can.
-    pub fn incompatibility(&self, policy: &Policy) -> Option<String> {
+    pub(crate) fn incompatibility(&self, policy: &Policy) -> Option<String> {
         let global = policy.default_limits().global().next()?;
         let scattered =
             self.url.topology == RedisTopology::Cluster && hash_tag(&self.prefix).is_none();

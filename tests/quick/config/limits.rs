@@ -929,6 +929,21 @@ fn invalid_bands_are_refused() {
 }
 
 #[test]
+fn a_band_that_the_old_throttle_scope_keeps_from_learning_is_a_conflict() {
+    let old = parse("rate-limiter: {throttle-scope: tenant}");
+    let learns = "adaptive: 50%..100%, scope: global";
+    let new = parse(&format!("rate-limiter: {{{learns}}}"));
+    assert_eq!((old.conflict(), new.conflict()), (None, None));
+    let why = old.with_live(&new).conflict().expect("no 429 concerns it");
+    assert!(
+        why.starts_with(
+            "rate-limiter.throttle-scope: is tenant, but the limit default is adaptive"
+        ),
+        "{why}"
+    );
+}
+
+#[test]
 fn a_useless_shadow_is_refused_or_has_a_warning() {
     const NONE: &str = "each limit is a shadow, so nothing would be limited; add an enforced \
         limit, such as {name: most, max-requests: 1000000, window-size: 1, use-algo: \
