@@ -48,9 +48,8 @@ keys! {
 }
 
 fn key_schema() -> Json {
-    let literal = "([^{]|\\{[^a-z-])*";
-    let placeholder = "\\{(tenant|id|attempt|header:[^}]+|json:/[^}]*)\\}";
-    let pattern = format!("^{literal}({placeholder}{literal})*$");
+    let [part, _, end] = placeholders::patterns("tenant|id|attempt");
+    let pattern = format!("^{part}*{end}$");
     json!({"type": "string", "maxLength": MAX_NAME_BYTES, "pattern": pattern})
 }
 

@@ -97,6 +97,21 @@ fn tokens<'t>(
     Ok(tokens)
 }
 
+/// Returns the parts of a schema's regular expression for a text with the placeholders `words`,
+/// `header:NAME` and `json:/pointer`: a placeholder, or a literal character or brace; a
+/// placeholder; and the end, which may begin with a brace that is never closed.
+pub(super) fn patterns(words: &str) -> [String; 3] {
+    let placeholder = format!("\\{{({words}|header:[^}}]+|json:/([^}}~]|~[01])*)\\}}");
+    // Braces right before another one start no placeholder.
+    let braces = "(\\{[a-z-]*)*";
+    let literal = "\\{([:}]|[a-z-]*[^a-z:{}-])";
+    [
+        format!("([^{{]|{braces}({placeholder}|{literal}))"),
+        format!("{braces}{placeholder}"),
+        "(\\{[^}]*)?".to_owned(),
+    ]
+}
+
 /// Parses the text of a header in `key`. Returns `None` if it has no placeholder.
 ///
 /// # Errors

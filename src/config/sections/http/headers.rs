@@ -250,9 +250,8 @@ pub(super) fn idempotency_key(raw: &Raw) -> Result<Option<String>, ValueError> {
 }
 
 pub(super) fn idempotency_schema() -> Json {
-    let literal = "([^{]|\\{[^a-z}-])*";
-    let placeholder = "\\{(tenant|id|attempt|header:[^}]+|json:/[^}]*)\\}";
-    let text = format!("^(true|false|{literal}({placeholder}{literal})+)$");
+    let [part, placeholder, end] = placeholders::patterns("tenant|id|attempt|secret:tenant");
+    let text = format!("^(true|false|{part}*{placeholder}{part}*{end})$");
     json!({"anyOf": [{"type": "boolean"}, {"type": "string", "pattern": text}]})
 }
 
