@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::api_advice;
 use super::load::Config;
 use super::sections::admin::Admin;
-use super::sections::forward::Forward;
+use super::sections::forward::{Forward, TIMEOUT};
 use super::sections::http::secrets::Sign;
 use super::sections::results::ResultsTo;
 use rules::limit::{Algorithm, LargeLog, Limits, Unit};
@@ -118,7 +118,7 @@ fn idle_forward(forward: &Forward, found: &mut Vec<String>) {
                 .to_owned(),
         );
     }
-    if !forward.done && forward.timeout != Forward::TIMEOUT {
+    if !forward.done && TIMEOUT.changed(&forward.timeout).is_some() {
         found.push(
             "dispatch.forward.timeout: has no effect, since dispatch.forward.done is false"
                 .to_owned(),

@@ -59,7 +59,7 @@ impl ConfigInput {
     pub(crate) fn get<T: Show>(&mut self, setting: &Setting<T>) -> Option<T> {
         let parsed = match self.entry(&setting.key) {
             Some(entry) => (setting.read)(&entry.raw),
-            None => (setting.read)(&Raw::Text(setting.key.default?.to_owned())),
+            None => Ok(setting.default_value()?),
         };
         match parsed {
             Ok(value) => {
@@ -79,27 +79,15 @@ impl ConfigInput {
         }
     }
 
-    /// Returns the key of `setting` if `value` differs from its default, so that the user means
-    /// something by it.
-    pub(crate) fn meant<'s, T: PartialEq>(
-        &self,
-        setting: &'s Setting<T>,
-        value: &T,
-    ) -> Option<&'s ConfigKey> {
-        let default = setting.key.default.map(|text| Raw::Text(text.to_owned()));
-        let default = default.and_then(|raw| (setting.read)(&raw).ok());
-        (default.as_ref() != Some(value)).then_some(&setting.key)
-    }
-
     /// Returns `Some(None)` for a section that is not used, whose keys begin with `begin` and are
-    /// not shown. If the user means something by the key `meant`, it is a problem in `words`.
+    /// not shown. A `key` whose value the user changed is a problem in `words`.
     pub(crate) fn unused<T>(
         &mut self,
         begin: &str,
-        meant: Option<&ConfigKey>,
+        key: Option<&ConfigKey>,
         words: &str,
     ) -> Option<Option<T>> {
-        if let Some(key) = meant {
+        if let Some(key) = key {
             return self.wrong(key, words);
         }
         self.shown.drop_section(begin);

@@ -174,6 +174,19 @@ impl<T> Setting<T> {
         Self { key, read }
     }
 
+    /// Returns the default, or `None` if there is none.
+    pub fn default_value(&self) -> Option<T> {
+        (self.read)(&Raw::Text(self.key.default?.to_owned())).ok()
+    }
+
+    /// Returns the key if `value` is not its default.
+    pub fn changed(&self, value: &T) -> Option<&ConfigKey>
+    where
+        T: PartialEq,
+    {
+        (self.default_value().as_ref() != Some(value)).then_some(&self.key)
+    }
+
     /// Sets the default.
     pub const fn default(mut self, text: &'static str) -> Self {
         self.key.default = Some(text);

@@ -56,10 +56,10 @@ impl ConfigInput {
         let start_timeout = self.get(&START_TIMEOUT);
         let (command, timeout, start_timeout) = (command?, timeout?, start_timeout?);
         let Some(command) = command else {
-            let slow = self.meant(&START_TIMEOUT, &start_timeout);
-            let meant = self.meant(&TIMEOUT, &timeout).or(slow);
+            let key = TIMEOUT.changed(&timeout);
+            let key = key.or(START_TIMEOUT.changed(&start_timeout));
             let words = "has no effect without dispatch.exec.command; set that or remove this key";
-            return self.unused("dispatch.exec.", meant, words);
+            return self.unused("dispatch.exec.", key, words);
         };
         Some(Some(Exec {
             command,

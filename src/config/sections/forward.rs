@@ -75,11 +75,6 @@ pub struct RoutingKey {
     pub of_jobs: Option<Template>,
 }
 
-impl Forward {
-    /// Default of `dispatch.forward.timeout`.
-    pub(crate) const TIMEOUT: Duration = Duration::from_secs(60);
-}
-
 impl ConfigInput {
     /// Reads the section, and which values of jobs it uses. Returns `Some(None)` if it names no
     /// target, and `None` after a problem.
@@ -92,10 +87,10 @@ impl ConfigInput {
         let (exchange, routing_key) = (exchange?, routing_key?);
         let (done, timeout) = (done?, timeout?);
         if exchange.is_none() && routing_key.is_none() {
-            let meant = self.meant(&DONE, &done).or(self.meant(&TIMEOUT, &timeout));
+            let key = DONE.changed(&done).or(TIMEOUT.changed(&timeout));
             let words = "has no effect without dispatch.forward.exchange or dispatch.forward.routing-key; \
                 set one of them or remove this key";
-            return self.unused("dispatch.forward.", meant, words);
+            return self.unused("dispatch.forward.", key, words);
         }
         let no_exchange = exchange.as_ref().is_none_or(String::is_empty);
         if no_exchange && routing_key.as_ref().is_some_and(String::is_empty) {
