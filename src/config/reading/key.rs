@@ -17,6 +17,9 @@ pub(crate) const SECOND: u64 = 1_000;
 pub(crate) const MINUTE: u64 = 60 * SECOND;
 pub(crate) const HOUR: u64 = 60 * MINUTE;
 pub(crate) const DAY: u64 = 24 * HOUR;
+/// Maximum duration of a call: RabbitMQ takes back a job after `amqp.consumer-timeout`, by default
+/// 30 minutes.
+pub(crate) const MAX_CALL_MS: u64 = 25 * MINUTE;
 
 /// A key of the configuration.
 #[derive(Debug, Clone, Copy)]

@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::{Value as Json, json};
 
 use crate::reading::input::ConfigInput;
-use crate::reading::key::{MINUTE, duration, keys, tree};
+use crate::reading::key::{MAX_CALL_MS, MINUTE, duration, keys, tree};
 use crate::reading::parse::{ValueError, wrong};
 use crate::reading::yaml::Raw;
 
@@ -13,8 +13,6 @@ use crate::reading::yaml::Raw;
 const MAX_WORDS: usize = 64;
 /// Maximum length of a word in bytes.
 const MAX_WORD_BYTES: usize = 4 << 10;
-/// Maximum of `timeout`: RabbitMQ closes a channel with a delivery that is unacked for 30 minutes.
-const MAX_CALL_MS: u64 = 25 * MINUTE;
 
 keys! {
     COMMAND: Vec<String> = tree(

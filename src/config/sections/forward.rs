@@ -7,13 +7,10 @@ use serde_json::{Value as Json, json};
 use super::placeholders;
 use crate::reading::error::shown;
 use crate::reading::input::ConfigInput;
-use crate::reading::key::{MINUTE, boolean, duration, keys, text};
+use crate::reading::key::{MAX_CALL_MS, boolean, duration, keys, text};
 use crate::values::amqp_name::{MAX_NAME_BYTES, PATTERN, name_or_empty};
 use rules::delays::QueueNames;
 use rules::job::call::{CarriedFields, Template};
-
-/// Maximum of `timeout`: RabbitMQ closes a channel with a delivery that is unacked for 30 minutes.
-const MAX_CALL_MS: u64 = 25 * MINUTE;
 
 keys! {
     EXCHANGE: String = text(

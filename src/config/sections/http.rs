@@ -25,8 +25,8 @@ use super::tls_keys::TlsKeys;
 use crate::reading::error::{ConfigProblem, shown};
 use crate::reading::input::{ConfigInput, KeyEntry};
 use crate::reading::key::{
-    ConfigKey, MINUTE, as_written, boolean, choice, choice_of, duration, file, file_with, folder,
-    keys, pem, text, tree, url,
+    ConfigKey, MAX_CALL_MS, as_written, boolean, choice, choice_of, duration, file, file_with,
+    folder, keys, pem, text, tree, url,
 };
 use crate::reading::parse::{self, ValueError};
 use crate::reading::shown_value::ShownValue;
@@ -45,8 +45,6 @@ const URLS: UrlForm = UrlForm {
 /// Defined in IETF draft-ietf-httpapi-idempotency-key-header.
 const IDEMPOTENCY_HEADER: HeaderName = HeaderName::from_static("idempotency-key");
 const TLS: TlsKeys = [&CA_FILE, &CERT_FILE, &KEY_FILE];
-/// Maximum of `timeout`: RabbitMQ closes a channel with a delivery that is unacked for 30 minutes.
-const MAX_CALL_MS: u64 = 25 * MINUTE;
 
 /// Headers of a signed call (Standard Webhooks).
 pub const SIGNATURE_HEADERS: [&str; 3] = ["webhook-id", "webhook-timestamp", "webhook-signature"];
@@ -163,7 +161,7 @@ keys! {
         .default("10s")
         .example("2m")
         .about("Longest duration of a call, including the connection set-up.")
-        .note("RabbitMQ takes back a job after 30 minutes.");
+        .note("RabbitMQ takes back a job after `amqp.consumer-timeout`.");
     ABANDONED: Duration = duration::<0, LEASE_MS>("dispatch.http.abandoned")
         .default("60s")
         .example("0")
