@@ -172,6 +172,18 @@ impl AnswersReader<'_> {
         all.into_iter().collect()
     }
 
+    /// Reads `field` with `read`. Returns the default of a missing field, and `None` after a problem.
+    pub(crate) fn optional<'r, T: Default>(
+        &mut self,
+        field: Option<&Node<'r>>,
+        read: impl FnOnce(&mut Self, &Node<'r>) -> Option<T>,
+    ) -> Option<T> {
+        match field {
+            Some(field) => read(self, field),
+            None => Some(T::default()),
+        }
+    }
+
     /// Reads a mapping of statuses to meanings.
     fn lines(&mut self, node: &Node<'_>) -> Option<Answers> {
         let fields = self.names(node, usize::MAX, MUST)?;
@@ -215,18 +227,13 @@ impl AnswersReader<'_> {
             Some(means) => self.value(means, parse::choice(means.raw, &Consequence::all())),
             None => self.wrong(node, "needs means: done, retry, throttle or reject"),
         };
-        let stops_all = match field("scope") {
-            Some(scope) => self.value(scope, parse::choice(scope.raw, &SCOPES).map(Some)),
-            None => Some(None),
-        };
-        let wait = match field("wait") {
-            Some(wait) => self.waits(wait),
-            None => Some(Vec::new()),
-        };
-        let why = match field("why") {
-            Some(why) => self.value(why, text(why.raw, "a short sentence")),
-            None => Some(String::new()),
-        };
+        let stops_all = self.optional(field("scope"), |reader, scope| {
+            reader.value(scope, parse::choice(scope.raw, &SCOPES).map(Some))
+        });
+        let wait = self.optional(field("wait"), Self::waits);
+        let why = self.optional(field("why"), |reader, why| {
+            reader.value(why, text(why.raw, "a short sentence"))
+        });
         let means = means?;
         if let Some(wait) = field("wait").filter(|_| means == Consequence::Reject) {
             return self.wrong(
@@ -250,18 +257,11 @@ impl AnswersReader<'_> {
         }
         let field = |name| fields.iter().find(|field| field.name == name);
         // Each part is read before the first `?`, so that one run reports all problems.
-        let status = match field("status") {
-            Some(status) => self.statuses(status),
-            None => Some(Vec::new()),
-        };
-        let headers = match field("headers") {
-            Some(headers) => self.tests(headers, header),
-            None => Some(Vec::new()),
-        };
-        let body = match field("body") {
-            Some(body) => self.tests(body, pointer),
-            None => Some(Vec::new()),
-        };
+        let status = self.optional(field("status"), Self::statuses);
+        let headers = self.optional(field("headers"), |reader, headers| {
+            reader.tests(headers, header)
+        });
+        let body = self.optional(field("body"), |reader, body| reader.tests(body, pointer));
         Some(Conditions {
             status: status?,
             headers: headers?,

@@ -179,28 +179,21 @@ impl AnswersReader<'_> {
         let (title, sources, checked) = (field("title"), field("sources"), field("checked"));
         let (plans, answers) = (field("plans"), field("answers"));
         let optional = |name: &str| fields.iter().find(|field| field.name == name);
-        let (cost, url) = (optional("cost"), optional("url"));
+        let (cost, url, headers) = (optional("cost"), optional("url"), optional("headers"));
         let title = self.line(title?);
         let checked = self.line(checked?);
         let sources = self.items(sources?, MAX_ITEMS, "addresses");
         let sources: Option<Vec<String>> =
             (sources?.iter()).map(|source| self.line(source)).collect();
-        let url = match url {
-            Some(url) => self.line(url).map(Some),
-            None => Some(None),
-        };
-        let headers = match optional("headers") {
-            Some(headers) => self.names(headers, MAX_ITEMS, "headers")?,
-            None => Vec::new(),
-        };
+        let url = self.optional(url, |reader, url| reader.line(url).map(Some));
+        let headers = self.optional(headers, |reader, headers| {
+            reader.names(headers, MAX_ITEMS, "headers")
+        });
         let header = |node: &Node<'_>| Some((node.name.to_owned(), self.line(node)?));
-        let headers: Option<Vec<_>> = headers.iter().map(header).collect();
+        let headers: Option<Vec<_>> = headers?.iter().map(header).collect();
         let plans = self.plans(plans?);
         let rules = self.rules(answers?);
-        let cost = match cost {
-            Some(cost) => self.cost(cost),
-            None => Some(Vec::new()),
-        };
+        let cost = self.optional(cost, Self::cost);
         Some(ApiProfile {
             name: name.to_owned(),
             title: title?,
@@ -246,10 +239,7 @@ impl AnswersReader<'_> {
             read.push(ApiPlan {
                 name: plan.name.to_owned(),
                 limits: limits.collect::<Option<_>>()?,
-                note: match note {
-                    Some(note) => self.line(note)?,
-                    None => String::new(),
-                },
+                note: self.optional(note, Self::line)?,
             });
         }
         Some(read)
