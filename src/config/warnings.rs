@@ -6,9 +6,10 @@ use super::api_advice;
 use super::load::Config;
 use super::sections::admin::Admin;
 use super::sections::forward::{Forward, TIMEOUT};
+use super::sections::http::Http;
 use super::sections::http::secrets::Sign;
 use super::sections::results::ResultsTo;
-use rules::limit::{Algorithm, LargeLog, Limits, Unit};
+use rules::limit::{Algorithm, LargeLog, Limit, Limits, Unit};
 use rules::policy::{EntryLimits, LimitsSource, Policy};
 use rules::scope::Scope;
 use rules::text::show_duration;
@@ -25,52 +26,55 @@ impl Config {
         idle_tenants(policy, &mut found);
         idle_plans(policy, &mut found);
         open_admin(&self.admin, &mut found);
-        let http = self.dispatch.http.as_ref();
-        if http.is_some_and(|http| http.sign == Sign::None && http.sign_secrets.is_some()) {
-            found.push(
-                "dispatch.http.sign-secrets: has no effect, since dispatch.http.sign is none"
-                    .to_owned(),
-            );
-        }
-        let handed_over = (self.dispatch.forward.as_ref()).is_some_and(|forward| !forward.done);
-        let counts_running = |(_, limits): (_, &Limits)| {
-            let mut limits = limits.iter();
-            limits.any(|limit| limit.algorithm() == Algorithm::Concurrency)
-        };
-        if handed_over && sources(policy).any(counts_running) {
-            found.push(
-                "max-concurrent: counts a job only until it is forwarded, since \
-                dispatch.forward.done is false"
-                    .to_owned(),
-            );
-        }
-        if let Some(forward) = &self.dispatch.forward {
-            idle_forward(forward, &mut found);
-        }
+        let (http, forward) = (&self.dispatch.http, self.dispatch.forward.as_ref());
+        let is_unsigned = |http: &Http| http.sign == Sign::None && http.sign_secrets.is_some();
+        let keeps_keys = |to: &Forward| to.exchange.is_empty() && to.routing_key.is_none();
+        let without_reports = forward.filter(|forward| !forward.done);
+        let has_timeout = |forward: &Forward| TIMEOUT.changed(&forward.timeout).is_some();
+        let hands_over = without_reports.is_some();
+        let is_concurrent = |limit: &Limit| limit.algorithm() == Algorithm::Concurrency;
+        let counts_running = sources(policy).any(|(_, limits)| limits.iter().any(is_concurrent));
         let results = &self.dispatch.results;
         let is_told = results.to != ResultsTo::None;
-        if is_told && handed_over {
-            found.push(
-                "dispatch.results: a result means that its job was forwarded, not that it \
-                is done, since dispatch.forward.done is false"
-                    .to_owned(),
-            );
-        }
-        let is_other = self.dispatch.exec.is_some() || self.dispatch.forward.is_some();
-        if is_told && is_other && !results.headers.is_empty() {
-            found.push(
-                "dispatch.results.headers: has no effect, since only dispatch.http \
-                receives answers with headers"
-                    .to_owned(),
-            );
-        }
-        if results.to != ResultsTo::Exchange && results.exchange.is_some() {
-            found.push(
-                "dispatch.results.exchange: has no effect, since dispatch.results.to is \
-                not exchange"
-                    .to_owned(),
-            );
-        }
+        let has_no_headers = self.dispatch.exec.is_some() || forward.is_some();
+        let warnings = [
+            (
+                http.as_ref().is_some_and(is_unsigned),
+                "dispatch.http.sign-secrets: has no effect, since dispatch.http.sign is none",
+            ),
+            (
+                hands_over && counts_running,
+                "max-concurrent: counts a job only until it is forwarded, since \
+                dispatch.forward.done is false",
+            ),
+            (
+                forward.is_some_and(keeps_keys),
+                "dispatch.forward.exchange: is the default exchange, and jobs keep their routing \
+                keys, so jobs that were published directly to amqp.queue would come back and \
+                become dead letters; set dispatch.forward.routing-key",
+            ),
+            (
+                without_reports.is_some_and(has_timeout),
+                "dispatch.forward.timeout: has no effect, since dispatch.forward.done is false",
+            ),
+            (
+                is_told && hands_over,
+                "dispatch.results: a result means that its job was forwarded, not that it is \
+                done, since dispatch.forward.done is false",
+            ),
+            (
+                is_told && has_no_headers && !results.headers.is_empty(),
+                "dispatch.results.headers: has no effect, since only dispatch.http receives \
+                answers with headers",
+            ),
+            (
+                results.to != ResultsTo::Exchange && results.exchange.is_some(),
+                "dispatch.results.exchange: has no effect, since dispatch.results.to is not \
+                exchange",
+            ),
+        ];
+        let warnings = warnings.into_iter().filter(|(applies, _)| *applies);
+        found.extend(warnings.map(|(_, words)| words.to_owned()));
         found
     }
 
@@ -105,24 +109,6 @@ impl Config {
                 amqp.prefetch or the queue's weight"
             )
         }));
-    }
-}
-
-/// Adds warnings about a forward without effect.
-fn idle_forward(forward: &Forward, found: &mut Vec<String>) {
-    if forward.exchange.is_empty() && forward.routing_key.is_none() {
-        found.push(
-            "dispatch.forward.exchange: is the default exchange, and jobs keep their \
-            routing keys, so jobs that were published directly to amqp.queue would come back and \
-            become dead letters; set dispatch.forward.routing-key"
-                .to_owned(),
-        );
-    }
-    if !forward.done && TIMEOUT.changed(&forward.timeout).is_some() {
-        found.push(
-            "dispatch.forward.timeout: has no effect, since dispatch.forward.done is false"
-                .to_owned(),
-        );
     }
 }
 
