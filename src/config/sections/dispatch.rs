@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use super::breaker::BreakerConfig;
-use super::exec::Exec;
-use super::forward::Forward;
-use super::http::Http;
+use super::exec::{self, Exec};
+use super::forward::{self, Forward};
+use super::http::{self, Http};
 use super::results::Results;
 use crate::reading::input::ConfigInput;
 use crate::reading::key::{HOUR, duration, integer, keys};
@@ -71,24 +71,26 @@ impl ConfigInput {
         let forward = self.forward();
         let (http, carried) = http?.unzip();
         let (exec, (forward, of_forward)) = (exec?, forward?.unzip());
-        if http.is_some() && exec.is_some() {
-            return self.exec_with("dispatch.http.url");
-        }
-        let other = match (&http, &exec) {
-            (Some(_), _) => Some("dispatch.http.url"),
-            (_, Some(_)) => Some("dispatch.exec.command"),
-            _ => None,
-        };
-        if let (Some(other), Some(_)) = (other, &forward) {
-            return self.forward_with(other);
-        }
-        let dispatch_kind = match (&exec, &forward) {
-            (Some(_), _) => Some("dispatch.exec.command"),
-            (_, Some(_)) => Some("dispatch.forward"),
-            _ => None,
-        };
-        if let Some(dispatch_kind) = dispatch_kind {
-            self.no_calls_beside(dispatch_kind)?;
+        let destinations = [
+            (http.is_some(), &http::URL.key),
+            (exec.is_some(), &exec::COMMAND.key),
+            (
+                forward.is_some(),
+                self.set_key_of(&forward::EXCHANGE, &forward::ROUTING_KEY),
+            ),
+        ];
+        let set = destinations.into_iter().filter(|(is_set, _)| *is_set);
+        let mut keys = set.map(|(_, key)| key);
+        match (keys.next(), keys.next()) {
+            (Some(first), Some(second)) => {
+                let words = format!(
+                    "is set together with {}, but jobs have only one destination; keep one of them",
+                    first.path
+                );
+                return self.wrong(second, words);
+            }
+            (Some(key), None) if http.is_none() => self.no_calls_beside(key.path)?,
+            _ => {}
         }
         let dispatch = Dispatch {
             concurrency: concurrency?,

@@ -65,15 +65,6 @@ impl ConfigInput {
             start_timeout,
         }))
     }
-
-    /// Reports that the command is set together with `other`.
-    pub(super) fn exec_with<T>(&mut self, other: &str) -> Option<T> {
-        let words = format!(
-            "is set together with {other}, but jobs have only one destination; \
-            keep one of them"
-        );
-        self.wrong(&COMMAND.key, words)
-    }
 }
 
 fn command(raw: &Raw) -> Result<Vec<String>, ValueError> {

@@ -139,14 +139,4 @@ impl ConfigInput {
         );
         self.wrong(&ROUTING_KEY.key, words)
     }
-
-    /// Reports that a target is set together with `other`.
-    pub(super) fn forward_with<T>(&mut self, other: &str) -> Option<T> {
-        let key = self.set_key_of(&EXCHANGE, &ROUTING_KEY);
-        let words = format!(
-            "is set together with {other}, but jobs have only one destination; \
-            keep one of them"
-        );
-        self.wrong(key, words)
-    }
 }

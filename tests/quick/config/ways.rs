@@ -103,7 +103,8 @@ fn one_dispatch_kind_is_allowed_and_unusable_programs_are_refused() {
         ),
         (
             "{forward: {exchange: x}, http: {timeout: 5s, method: PUT}}",
-            "c.yaml:1:43: dispatch.http.timeout: has no effect with dispatch.forward; remove one",
+            "c.yaml:1:43: dispatch.http.timeout: has no effect with dispatch.forward.exchange; \
+            remove one",
         ),
         (
             "{exec: {command: [cat]}, http: {idempotency-key: true}}",
