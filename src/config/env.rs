@@ -189,7 +189,7 @@ mod tests {
         assert!(!set_by_kubernetes("SLUICEGATE_ADMIN_PORT", "9464"));
         let of_pipeline = "SLUICEGATE_PIPELINES__SERVICE_PORT__REDIS__URL";
         assert!(!set_by_kubernetes(of_pipeline, "redis://h"));
-        for key in KEYS {
+        for key in KEYS.iter() {
             let name = key.env_name();
             assert!(!set_by_kubernetes(&name, "tcp://h:1"), "{name}");
         }

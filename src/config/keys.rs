@@ -1,5 +1,7 @@
 //! All keys of all sections, and suggestions for unknown ones.
 
+use std::sync::LazyLock;
+
 use super::reading::key::ConfigKey;
 use super::reading::suggest::closest;
 use super::sections::http::oauth2;
@@ -30,30 +32,7 @@ const SECTIONS: [&[&ConfigKey]; 15] = [
 ];
 
 /// All keys, in the order of the reference page.
-pub static KEYS: &[&ConfigKey] = &concat::<{ number() }>();
-
-const fn number() -> usize {
-    let (mut number, mut section) = (0, 0);
-    while section < SECTIONS.len() {
-        number += SECTIONS[section].len();
-        section += 1;
-    }
-    number
-}
-
-const fn concat<const N: usize>() -> [&'static ConfigKey; N] {
-    let mut all = [SECTIONS[0][0]; N];
-    let (mut at, mut section) = (0, 0);
-    while section < SECTIONS.len() {
-        let mut index = 0;
-        while index < SECTIONS[section].len() {
-            all[at] = SECTIONS[section][index];
-            (at, index) = (at + 1, index + 1);
-        }
-        section += 1;
-    }
-    all
-}
+pub static KEYS: LazyLock<Vec<&ConfigKey>> = LazyLock::new(|| SECTIONS.concat());
 
 /// Keys that do not exist although a user may expect them, with the reason or the key to use
 /// instead.
@@ -92,7 +71,7 @@ pub(super) fn suggest(section: &str, name: &str) -> Option<String> {
     if section.is_empty() {
         here.push(PIPELINES);
     }
-    for key in KEYS {
+    for key in KEYS.iter() {
         let rest = if section.is_empty() {
             Some(key.path)
         } else {

@@ -13,7 +13,7 @@ pub fn json_schema() -> Json {
     let mut root = section("Configuration of Sluicegate");
     root["$schema"] = "https://json-schema.org/draft/2020-12/schema".into();
     root["$defs"] = limit_keys::definitions().into();
-    for key in KEYS {
+    for key in KEYS.iter() {
         let mut parts: Vec<&str> = key.path.split('.').collect();
         parts.pop();
         let mut at = &mut root;

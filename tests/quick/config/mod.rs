@@ -94,7 +94,7 @@ fn the_sample_is_the_defaults_and_a_url() {
 #[test]
 fn the_sample_names_every_key_and_its_default() {
     let sample = include_str!("../../../docs/sluicegate.yaml");
-    for key in KEYS {
+    for key in KEYS.iter() {
         let leaf = key.path.rsplit('.').next().expect("never empty");
         let lines = match key.default {
             // Defaults of rarely set keys are commented out.
@@ -121,7 +121,7 @@ fn the_document_has_a_row_for_every_key_and_no_other() {
     let documented: Vec<&str> = rows.iter().map(|row| row[0].trim_matches('`')).collect();
     let known: Vec<&str> = KEYS.iter().map(|key| key.path).collect();
     assert_eq!(documented, known, "same keys, same order");
-    for (row, key) in rows.iter().zip(KEYS) {
+    for (row, key) in rows.iter().zip(KEYS.iter()) {
         assert_eq!(row.len(), 4, "{}", key.path);
         assert!(!row[1].is_empty() && !row[2].is_empty(), "{}", key.path);
         let default = key.default.map_or("none".to_owned(), |d| format!("`{d}`"));
@@ -383,7 +383,7 @@ rate-limiter:
 
 #[test]
 fn the_environment_sets_every_key_and_wins_over_the_file() {
-    for key in KEYS {
+    for key in KEYS.iter() {
         let (name, value) = match key.default {
             Some(default) => (env_name(key.path), default),
             None => {

@@ -101,7 +101,7 @@ fn documented_configurations_are_valid() {
 #[test]
 fn each_default_and_each_example_is_valid() {
     let schema = Schema::new();
-    for key in KEYS {
+    for key in KEYS.iter() {
         let texts = [key.default.unwrap_or_default(), key.example];
         for text in texts.into_iter().filter(|text| !text.is_empty()) {
             // A text that begins with `{` is quoted in a file.
