@@ -1,11 +1,12 @@
 //! Environment variables: `SLUICEGATE_RATE_LIMITER__USE_ALGO` sets `rate-limiter.use-algo`.
 
-use super::keys::{self, KEYS};
+use super::keys::{KEYS, LIST_KEY};
 use super::reading::error::{ConfigProblem, Origin};
 use super::reading::input::KeyEntry;
 use super::reading::key::{ConfigKey, PREFIX, env_name};
 use super::reading::suggest::closest;
 use super::reading::yaml::{self, Raw};
+use super::sections::rate_limiter::limit_keys::LIST_ONLY;
 use super::values::pipeline_name::{PipelineName, SHARED};
 
 /// Variable of the `--config` option. It has our prefix but sets no key.
@@ -92,22 +93,18 @@ pub(super) fn parse(
             }
             continue;
         }
-        let not_built = keys::NOT_BUILT.iter().find(|(path, _)| {
-            let known = env_name(path);
-            plain == known || is_in(&plain, path)
-        });
-        problems.push(match not_built {
-            Some((path, why)) => ConfigProblem::of(&at, path, why),
-            None => unknown(at, &plain, begin),
+        problems.push(match is_in(&plain, LIST_KEY) {
+            true => ConfigProblem::of(&at, LIST_KEY, LIST_ONLY),
+            false => unknown(at, &plain, begin),
         });
     }
     (found, problems)
 }
 
-/// Returns true if the variable `name` sets a key of the section `path`.
+/// Returns true if the variable `name` sets the key `path`, or one below it.
 fn is_in(name: &str, path: &str) -> bool {
     let rest = name.strip_prefix(&env_name(path));
-    rest.is_some_and(|rest| rest.starts_with("__"))
+    rest.is_some_and(|rest| rest.is_empty() || rest.starts_with("__"))
 }
 
 fn unknown_pipeline(at: Origin, names: &[PipelineName]) -> ConfigProblem {

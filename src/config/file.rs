@@ -6,6 +6,7 @@ use super::keys;
 use super::reading::error::{ConfigProblem, Origin, Position, shown};
 use super::reading::input::KeyEntry;
 use super::reading::yaml::{self, Raw, YamlField};
+use super::sections::rate_limiter::limit_keys::LIST_ONLY;
 use super::values::pipeline_name::{MAX_PIPELINES, PIPELINES, PipelineName, SHARED, wrong_name};
 
 /// Maximum size of a configuration file in bytes.
@@ -176,8 +177,8 @@ impl Walk {
             }
             // Dotted names such as `amqp.url: …` are not accepted in the file.
             let nested = !name.contains('.');
-            if let Some(why) = keys::not_built(&path).filter(|_| nested) {
-                (self.problems).push(ConfigProblem::of(&at, &within(&path), why));
+            if nested && path == keys::LIST_KEY {
+                (self.problems).push(ConfigProblem::of(&at, &within(&path), LIST_ONLY));
                 continue;
             }
             match (keys::find(&path).filter(|_| nested), raw) {

@@ -2,11 +2,10 @@
 
 use std::sync::LazyLock;
 
-use super::reading::key::ConfigKey;
+use super::reading::key::{ConfigKey, is_in};
 use super::reading::suggest::closest;
 use super::sections::http::oauth2;
 use super::sections::rate_limiter::limit_keys;
-use super::sections::rate_limiter::limit_keys::LIST_ONLY;
 use super::sections::{
     admin, amqp, breaker, delay, dispatch, exec, forward, http, job, log, redis, results, retry,
 };
@@ -34,9 +33,8 @@ const SECTIONS: [&[&ConfigKey]; 15] = [
 /// All keys, in the order of the reference page.
 pub static KEYS: LazyLock<Vec<&ConfigKey>> = LazyLock::new(|| SECTIONS.concat());
 
-/// Keys that do not exist although a user may expect them, with the reason or the key to use
-/// instead.
-pub(super) const NOT_BUILT: &[(&str, &str)] = &[("rate-limiter.max-concurrent", LIST_ONLY)];
+/// A key of items of `rate-limiter.limits` that users also write directly below `rate-limiter`.
+pub(super) const LIST_KEY: &str = "rate-limiter.max-concurrent";
 
 /// Returns the key with the path `path`.
 pub(super) fn find(path: &str) -> Option<&'static ConfigKey> {
@@ -45,23 +43,7 @@ pub(super) fn find(path: &str) -> Option<&'static ConfigKey> {
 
 /// Returns true if `path` is a mapping that contains keys.
 pub(super) fn is_section(path: &str) -> bool {
-    path.is_empty()
-        || KEYS.iter().any(|key| {
-            key.path
-                .strip_prefix(path)
-                .is_some_and(|rest| rest.starts_with('.'))
-        })
-}
-
-/// Returns why `path` is rejected although a user may expect it.
-pub(super) fn not_built(path: &str) -> Option<&'static str> {
-    NOT_BUILT
-        .iter()
-        .find(|(key, _)| {
-            path.strip_prefix(key)
-                .is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
-        })
-        .map(|(_, why)| *why)
+    path.is_empty() || KEYS.iter().any(|key| is_in(key.path, path))
 }
 
 /// Suggests a key for the unknown `name` in `section`: the closest name there, or else a key

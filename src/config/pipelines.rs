@@ -12,7 +12,7 @@ use super::keys::KEYS;
 use super::load::{Config, DEFAULT_FILE};
 use super::reading::error::{ConfigErrors, ConfigProblem, Origin, Position};
 use super::reading::input::{ConfigInput, KeyEntry, read_bounded};
-use super::reading::key::{ConfigKey, PREFIX};
+use super::reading::key::{ConfigKey, PREFIX, is_in};
 use super::reading::shown_value::ShownValues;
 use super::reading::suggest::closest;
 use super::reading::yaml::Raw;
@@ -337,7 +337,7 @@ impl fmt::Display for Pipelines {
 
 /// Returns true if all pipelines of a process share `key`.
 fn is_shared(key: &ConfigKey) -> bool {
-    SHARED.iter().any(|shared| key.path.starts_with(shared))
+    SHARED.iter().any(|shared| is_in(key.path, shared))
 }
 
 /// Some keys of a configuration.
@@ -465,10 +465,7 @@ fn check_forward_target(input: &mut ConfigInput, config: &Config) -> bool {
 
 /// Returns true if the key at `path` belongs to `group`.
 fn is_of(group: &[&str], path: &str) -> bool {
-    group.iter().any(|key| {
-        path.strip_prefix(key)
-            .is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
-    })
+    group.iter().any(|key| is_in(path, key))
 }
 
 /// Returns the keys that are derived from the pipeline's name unless it sets them: its queue, and

@@ -139,6 +139,12 @@ impl ConfigKey {
     }
 }
 
+/// Returns true if `path` is that of `section`, a key or a section, or below it.
+pub(crate) fn is_in(path: &str, section: &str) -> bool {
+    let rest = path.strip_prefix(section);
+    rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+}
+
 /// Returns the last part of `path`.
 pub(crate) fn last(path: &'static str) -> &'static str {
     path.rsplit('.').next().unwrap_or(path)
