@@ -79,11 +79,10 @@ pub(super) fn parse(
     Ok((parsed, walk.problems))
 }
 
-fn in_file(name: &Arc<str>, position: Position) -> Origin {
+fn in_file(name: &Arc<str>, at: Position) -> Origin {
     Origin::File {
         name: Arc::clone(name),
-        line: position.line,
-        column: position.column,
+        at,
     }
 }
 

@@ -30,7 +30,7 @@ mod watch;
 pub use keys::KEYS;
 pub use load::{Config, DEFAULT_FILE};
 pub use pipelines::Pipelines;
-pub use reading::error::{ConfigErrors, ConfigProblem, Origin};
+pub use reading::error::{ConfigErrors, ConfigProblem, Origin, Position};
 pub use reading::key::{AppliesAt, ConfigKey, env_name};
 pub use reading::parse::parse_duration;
 pub use reading::suggest::closest;

@@ -10,7 +10,7 @@ use super::env;
 use super::file::{self, DeclaredPipelines, MAX_FILE_BYTES, ParsedFile, Sections};
 use super::keys::KEYS;
 use super::load::{Config, DEFAULT_FILE};
-use super::reading::error::{ConfigErrors, ConfigProblem, Origin, Position};
+use super::reading::error::{ConfigErrors, ConfigProblem, Origin};
 use super::reading::input::{ConfigInput, KeyEntry, read_bounded};
 use super::reading::key::{ConfigKey, PREFIX, is_in};
 use super::reading::shown_value::ShownValues;
@@ -433,13 +433,7 @@ fn one(
     let begin = name.env_prefix();
     for problem in whole.problems {
         let is_own = match problem.origin() {
-            Origin::File { line, column, .. } => {
-                let at = Position {
-                    line: *line,
-                    column: *column,
-                };
-                lines.0 <= at && lines.1.is_none_or(|end| at < end)
-            }
+            Origin::File { at, .. } => lines.0 <= *at && lines.1.is_none_or(|end| *at < end),
             Origin::Env(variable) => variable.starts_with(&begin),
             Origin::WholeFile(_) | Origin::Default => true,
         };

@@ -46,10 +46,10 @@ pub fn check(data: &[u8]) {
 fn is_there(origin: &Origin, file: &str, env: &[(String, String)]) -> bool {
     match origin {
         // The parser knows more line ends than `lines` does, and an end may follow the last one.
-        Origin::File { name, line, column } => {
+        Origin::File { name, at } => {
             let ends = ['\n', '\r', '\u{85}', '\u{2028}', '\u{2029}'];
             let lines = 2 + file.matches(ends).count() as u64;
-            &**name == NAME && (1..=lines).contains(line) && *column > 0
+            &**name == NAME && (1..=lines).contains(&at.line) && at.column > 0
         }
         Origin::WholeFile(name) => &**name == NAME,
         Origin::Env(name) => env.iter().any(|(known, _)| known == name),

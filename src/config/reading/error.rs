@@ -7,8 +7,10 @@ use std::sync::Arc;
 
 /// A line and a column, both counted from 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Position {
+pub struct Position {
+    /// Line of the file.
     pub line: u64,
+    /// Column of the line.
     pub column: u64,
 }
 
@@ -19,10 +21,8 @@ pub enum Origin {
     File {
         /// Name of the file as the user gave it.
         name: Arc<str>,
-        /// Line, counted from 1.
-        line: u64,
-        /// Column, counted from 1.
-        column: u64,
+        /// The place.
+        at: Position,
     },
     /// A file that could not be read.
     WholeFile(Arc<str>),
@@ -33,13 +33,12 @@ pub enum Origin {
 }
 
 impl Origin {
-    /// Returns the origin of a nested value at `position`.
-    pub(crate) fn inside(&self, position: Position) -> Self {
+    /// Returns the origin of a nested value at `at`.
+    pub(crate) fn inside(&self, at: Position) -> Self {
         match self {
             Self::File { name, .. } => Self::File {
                 name: Arc::clone(name),
-                line: position.line,
-                column: position.column,
+                at,
             },
             other => other.clone(),
         }
@@ -49,7 +48,9 @@ impl Origin {
 impl fmt::Display for Origin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::File { name, line, column } => write!(f, "{}:{line}:{column}", escape_line(name)),
+            Self::File { name, at } => {
+                write!(f, "{}:{}:{}", escape_line(name), at.line, at.column)
+            }
             Self::WholeFile(name) => f.write_str(&escape_line(name)),
             Self::Env(name) => write!(f, "environment variable {}", variable(name)),
             Self::Default => f.write_str("default"),
@@ -113,10 +114,10 @@ impl ConfigErrors {
     /// Keeps `problems`, starting with those of the file in its order.
     pub(crate) fn new(mut problems: Vec<ConfigProblem>) -> Self {
         problems.sort_by_key(|problem| match problem.origin {
-            Origin::File { line, column, .. } => (0, line, column),
-            Origin::WholeFile(_) => (0, 0, 0),
-            Origin::Env(_) => (1, 0, 0),
-            Origin::Default => (2, 0, 0),
+            Origin::WholeFile(_) => (0, None),
+            Origin::File { at, .. } => (0, Some(at)),
+            Origin::Env(_) => (1, None),
+            Origin::Default => (2, None),
         });
         Self(problems)
     }

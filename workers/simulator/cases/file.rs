@@ -271,7 +271,7 @@ fn config(written: &WrittenCase, line: u64, files: &Files<'_>) -> Result<Config,
 /// the file. An error without a line gets the line of the case.
 fn in_case(errors: &ConfigErrors, json: &Json, case: u64) -> (u64, String) {
     let line_of = |origin: &Origin| match origin {
-        Origin::File { line, .. } => json.line(*line),
+        Origin::File { at, .. } => json.line(at.line),
         _ => None,
     };
     let mut first = None;

@@ -5,7 +5,7 @@ use std::fmt::{self, Display};
 use std::sync::Arc;
 
 use super::answers::{AnswersReader, MAX_TEXT_BYTES, Node};
-use crate::reading::error::{ConfigErrors, ConfigProblem, Origin};
+use crate::reading::error::{ConfigErrors, ConfigProblem, Origin, Position};
 use crate::reading::parse::{self, wrong};
 use crate::reading::shown_value::{Show, ShownValue};
 use crate::reading::yaml::{self, Raw};
@@ -136,8 +136,7 @@ impl ApiProfile {
         };
         let at = Origin::File {
             name: file,
-            line: 1,
-            column: 1,
+            at: Position { line: 1, column: 1 },
         };
         let mut problems = Vec::new();
         let mut reader = AnswersReader {
