@@ -12,7 +12,7 @@ use super::values::pipeline_name::{MAX_PIPELINES, PIPELINES, SHARED, names_schem
 pub fn json_schema() -> Json {
     let mut root = section("Configuration of Sluicegate");
     root["$schema"] = "https://json-schema.org/draft/2020-12/schema".into();
-    root["$defs"] = limit_keys::definitions().into();
+    root["$defs"] = limit_keys::definitions();
     for key in KEYS.iter() {
         let mut parts: Vec<&str> = key.path.split('.').collect();
         parts.pop();

@@ -16,6 +16,7 @@ use crate::reading::key::{
 use crate::reading::parse::{ValueError, integer as parse_integer, text as parse_text, wrong};
 use crate::reading::shown_value::{ShownValue, show};
 use crate::reading::yaml::{Item, Raw, YamlField};
+use crate::values::amqp_name::PATTERN;
 use crate::values::amqp_servers::{AmqpServers, unlike};
 use crate::values::secret::SecretUrl;
 use crate::values::tls::Tls;
@@ -305,7 +306,7 @@ fn queue_schema() -> Json {
         "type": "string",
         "minLength": 1,
         "maxLength": MAX_WORK_QUEUE_BYTES,
-        "pattern": "^[^\\u0000-\\u001f\\u007f-\\u009f]*$",
+        "pattern": PATTERN,
         "not": {"pattern": "^amq\\."},
     })
 }

@@ -11,7 +11,7 @@ use crate::reading::parse::ValueError;
 use crate::reading::shown_value::{Show, ShownValue, show};
 use crate::reading::yaml::Raw;
 use crate::values::amqp_name::{MAX_NAME_BYTES, PATTERN, name, name_or_empty};
-use crate::values::header::http_names;
+use crate::values::header::{http_names, http_names_schema};
 use rules::named::Named;
 
 /// Maximum number of headers in a result.
@@ -134,9 +134,7 @@ fn headers(raw: &Raw) -> Result<Vec<HeaderName>, ValueError> {
 }
 
 fn headers_schema() -> Json {
-    json!({
-        "type": "array",
-        "maxItems": MAX_HEADERS,
-        "items": {"type": "string", "maxLength": MAX_NAME_BYTES / 2, "pattern": "^[-!#$%&'*+.^_`|~0-9A-Za-z]+$"},
-    })
+    let mut schema = http_names_schema(MAX_HEADERS);
+    schema["items"]["maxLength"] = (MAX_NAME_BYTES / 2).into();
+    schema
 }

@@ -1,11 +1,18 @@
 //! Names of headers that publishers set, and lists of HTTP headers.
 
 use ::http::header::HeaderName;
+use serde_json::{Value as Json, json};
 
 use crate::reading::error::shown;
 use crate::reading::parse::{ValueError, text, wrong};
 use crate::reading::yaml::Raw;
 use rules::headers::{self, is_reserved};
+
+/// Pattern of the schema for the name of an HTTP header.
+pub(crate) const HTTP_NAME: &str = "^[-!#$%&'*+.^_`|~0-9A-Za-z]+$";
+/// Pattern of the schema for a text without control characters, and without spaces at its ends.
+pub(crate) const TRIMMED: &str =
+    "^[^\\s\\u0000-\\u001f\\u007f]([^\\u0000-\\u001f\\u007f]*[^\\s\\u0000-\\u001f\\u007f])?$";
 
 /// Parses a header's name, such as `x-plan`.
 pub(crate) fn header_name(raw: &Raw) -> Result<String, ValueError> {
@@ -57,6 +64,12 @@ pub(crate) fn http_names(
         names.push((name.clone(), header));
     }
     Ok(names)
+}
+
+/// Returns the schema of a list of at most `max` names of HTTP headers.
+pub(crate) fn http_names_schema(max: usize) -> Json {
+    let name = json!({"type": "string", "pattern": HTTP_NAME});
+    json!({"type": "array", "maxItems": max, "items": name})
 }
 
 /// Checks that publishers can set the header and that it keeps its value as long as the job lives.

@@ -24,8 +24,10 @@ pub(super) const MAX_RULES: usize = 64;
 pub(crate) const MAX_PARTS: usize = 16;
 /// Maximum length of a text in a rule, in bytes.
 pub(super) const MAX_TEXT_BYTES: usize = 256;
+/// Minimum of `time`.
+pub(super) const MIN_WAIT: Duration = Duration::from_millis(1);
 /// Maximum of `time`.
-const MAX_WAIT: Duration = Duration::from_millis(31 * DAY);
+pub(super) const MAX_WAIT: Duration = Duration::from_millis(31 * DAY);
 
 const MUST: &str = "a list of rules, or statuses with what they mean, such as {409: retry, \
     403+retry-after: throttle}";
@@ -365,7 +367,7 @@ impl AnswersReader<'_> {
         let names: Vec<&str> = fields.iter().map(|field| field.name).collect();
         match names.as_slice() {
             ["time"] => {
-                let time = parse::duration(fields[0].raw, Duration::from_millis(1), MAX_WAIT);
+                let time = parse::duration(fields[0].raw, MIN_WAIT, MAX_WAIT);
                 self.value(&fields[0], time).map(WaitSource::Time)
             }
             [_] | [_, _] if field("header").is_some() != field("body").is_some() => {

@@ -2,8 +2,10 @@
 
 use serde_json::{Value as Json, json};
 
-use super::answers::{MAX_PARTS, MAX_RULES, MAX_TEXT_BYTES, SCOPES};
+use super::answers::{MAX_PARTS, MAX_RULES, MAX_TEXT_BYTES, MAX_WAIT, MIN_WAIT, SCOPES};
 use crate::reading::shown_value::{QuotedScalar, ShownValue};
+use crate::shape;
+use crate::values::header::HTTP_NAME;
 use rules::answers::{
     AnswerRule, Answers, Conditions, Consequence, ExpectedValue, TimeForm, ValueSource, ValueTest,
     WaitSource,
@@ -154,7 +156,7 @@ fn closed(properties: Json, required: &[&str]) -> Json {
 }
 
 fn header_schema() -> Json {
-    json!({"type": "string", "pattern": "^[-!#$%&'*+.^_`|~0-9A-Za-z]+$"})
+    json!({"type": "string", "pattern": HTTP_NAME})
 }
 
 fn pointer_schema() -> Json {
@@ -207,10 +209,7 @@ fn rule_schema() -> Json {
             json!({"needed": pointer_schema(), "left": pointer_schema(), "per-second": pointer_schema()}),
             &["needed", "left", "per-second"],
         ),
-        one("time", json!({"anyOf": [
-            {"type": "integer", "minimum": 1},
-            {"type": "string", "pattern": "^[0-9]+\\s*(ms|s|m|h|d)?$"},
-        ]})),
+        one("time", shape::duration(MIN_WAIT, MAX_WAIT, &[])),
     ]});
     closed(
         json!({

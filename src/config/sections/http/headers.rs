@@ -14,7 +14,7 @@ use crate::reading::parse::{self, ValueError, wrong};
 use crate::reading::shown_value::{Show, ShownValue};
 use crate::reading::yaml::{self, Raw, YamlField};
 use crate::sections::placeholders;
-use crate::values::header::http_names;
+use crate::values::header::{HTTP_NAME, TRIMMED, http_names, http_names_schema};
 use crate::values::secret::SecretUrl;
 use rules::headers::is_reserved;
 use rules::job::call::{CarriedFields, Template};
@@ -124,14 +124,14 @@ pub(crate) fn schema() -> Json {
         "type": "object",
         "maxProperties": MAX_HEADERS,
         "propertyNames": {
-            "pattern": "^[-!#$%&'*+.^_`|~0-9A-Za-z]+$",
+            "pattern": HTTP_NAME,
             "not": {"pattern": format!("^([Cc][Oo][Nn][Tt][Ee][Nn][Tt]-.*|{})$", OWN_HEADERS.join("|"))},
         },
         "additionalProperties": {
             "type": "string",
             "minLength": 1,
             "maxLength": MAX_VALUE_BYTES,
-            "pattern": "^[^\\s\\u0000-\\u001f\\u007f]([^\\u0000-\\u001f\\u007f]*[^\\s\\u0000-\\u001f\\u007f])?$",
+            "pattern": TRIMMED,
         },
     })
 }
@@ -275,11 +275,7 @@ pub(crate) fn forwarded(raw: &Raw) -> Result<Vec<String>, ValueError> {
 }
 
 pub(super) fn forward_schema() -> Json {
-    json!({
-        "type": "array",
-        "maxItems": MAX_HEADERS,
-        "items": {"type": "string", "pattern": "^[-!#$%&'*+.^_`|~0-9A-Za-z]+$"},
-    })
+    http_names_schema(MAX_HEADERS)
 }
 
 /// Returns true if the URL's user or password sets authorization.

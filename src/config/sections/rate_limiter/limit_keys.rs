@@ -17,7 +17,7 @@ use crate::reading::parse::{
 use crate::reading::suggest::hint;
 use crate::reading::yaml::Raw;
 use crate::shape;
-use crate::values::header::{after_prefix, header_name};
+use crate::values::header::{TRIMMED, after_prefix, header_name};
 use rules::answers::ThrottleScope;
 use rules::calendar::Zone;
 use rules::limit::{self, Algorithm, MAX_LIMITS, MAX_WINDOW, MIN_WINDOW, Unit, is_name};
@@ -336,23 +336,12 @@ fn guard_budget_schema() -> Json {
 }
 
 fn name_schema() -> Json {
-    // No control characters, and no spaces at the ends.
-    let pattern =
-        "^[^\\s\\u0000-\\u001f\\u007f]([^\\u0000-\\u001f\\u007f]*[^\\s\\u0000-\\u001f\\u007f])?$";
-    json!({"type": "string", "maxLength": 255, "pattern": pattern})
+    json!({"type": "string", "maxLength": 255, "pattern": TRIMMED})
 }
 
 /// Returns the definitions that the schemas of this section refer to, by name.
-pub(crate) fn definitions() -> Map<String, Json> {
-    let definitions = [
-        ("limit", limit_schema()),
-        ("limits", limits_schema()),
-        ("set", set_schema()),
-    ];
-    definitions
-        .map(|(name, schema)| (name.to_owned(), schema))
-        .into_iter()
-        .collect()
+pub(crate) fn definitions() -> Json {
+    json!({"limit": limit_schema(), "limits": limits_schema(), "set": set_schema()})
 }
 
 fn reference(name: &str) -> Json {
