@@ -9,6 +9,7 @@ use super::load::Config;
 use super::values::pipeline_name::PipelineName;
 use super::values::redis_servers::RedisTopology;
 use super::values::secret::SecretUrl;
+use super::values::urls::place;
 use rules::delays::{DelayLevels, QueueNames};
 
 /// Returns the problem of each pipeline that clashes with one before it.
@@ -92,15 +93,11 @@ fn share(own: &[SecretUrl], theirs: &[SecretUrl]) -> bool {
 /// Returns host, port, and database or virtual host.
 fn server_address(url: &SecretUrl) -> Option<(String, u16, String)> {
     let url = Url::parse(url.expose()).ok()?;
-    let (port, default) = match url.scheme() {
-        "amqp" => (5672, "%2f"),
-        "amqps" => (5671, "%2f"),
-        _ => (6379, "0"),
-    };
-    let behind = match url.path().trim_start_matches('/') {
-        "" => default.to_owned(),
-        name => name.replace("%2F", "%2f"),
+    let port = match url.scheme() {
+        "amqp" => 5672,
+        "amqps" => 5671,
+        _ => 6379,
     };
     let host = url.host_str()?.to_ascii_lowercase();
-    Some((host, url.port().unwrap_or(port), behind))
+    Some((host, url.port().unwrap_or(port), place(&url)))
 }

@@ -17,10 +17,10 @@ use crate::reading::parse::{ValueError, integer as parse_integer, text as parse_
 use crate::reading::shown_value::{ShownValue, show};
 use crate::reading::yaml::{Item, Raw, YamlField};
 use crate::values::amqp_name::PATTERN;
-use crate::values::amqp_servers::{AmqpServers, unlike};
+use crate::values::amqp_servers::AmqpServers;
 use crate::values::secret::SecretUrl;
 use crate::values::tls::Tls;
-use crate::values::urls::UrlForm;
+use crate::values::urls::{UrlForm, difference};
 use rules::broker::holding::Holding;
 use rules::broker::shares::shares;
 use rules::delays::{DelayLevels, MAX_WORK_QUEUE_BYTES, QueueNames};
@@ -167,7 +167,7 @@ impl ConfigInput {
         let prefetch = self.get(&PREFETCH);
         let consumer_timeout = self.get(&CONSUMER_TIMEOUT);
         let urls = urls??;
-        if let Some(words) = unlike(&urls) {
+        if let Some(words) = difference(&urls) {
             return self.wrong(self.set_key_of(&URL, &URL_FILE), words);
         }
         if !urls[0].has_scheme("amqps") {

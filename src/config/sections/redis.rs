@@ -9,10 +9,10 @@ use crate::reading::parse::{ValueError, text as parse_text, wrong};
 use crate::reading::shown_value::{ShownValue, show};
 use crate::reading::yaml::Raw;
 use crate::values::redis_servers::{
-    RedisServers, RedisTopology, ScriptCommand, has_database, has_tls, unlike,
+    RedisServers, RedisTopology, ScriptCommand, has_database, has_tls,
 };
 use crate::values::secret::SecretUrl;
-use crate::values::urls::UrlForm;
+use crate::values::urls::{UrlForm, difference};
 use rules::policy::Policy;
 use rules::slots::hash_tag;
 
@@ -148,7 +148,7 @@ impl ConfigInput {
         // Several URLs are a cluster even if the key is not set.
         let is_cluster = (topology == RedisTopology::Cluster).then_some(true);
         self.shown.set(&CLUSTER.key, &is_cluster);
-        if let Some(words) = unlike(&urls) {
+        if let Some(words) = difference(&urls) {
             return self.wrong(url_key, words);
         }
         if topology == RedisTopology::Cluster && has_database(&urls) {
@@ -160,7 +160,7 @@ impl ConfigInput {
         let mut encrypted = has_tls(&urls);
         if let RedisTopology::Sentinel(sentinels) = &topology {
             encrypted |= has_tls(sentinels);
-            if let Some(words) = unlike(sentinels) {
+            if let Some(words) = difference(sentinels) {
                 let key = self.set_key_of(&SENTINELS, &SENTINELS_FILE);
                 return self.wrong(key, words);
             }

@@ -2,8 +2,6 @@
 
 use std::fmt;
 
-use url::Url;
-
 use super::secret::SecretUrl;
 use super::urls::join;
 
@@ -32,36 +30,5 @@ impl AmqpServers {
     pub fn expose(&self) -> String {
         let urls: Vec<&str> = self.urls.iter().map(SecretUrl::expose).collect();
         urls.join(",")
-    }
-}
-
-/// Returns why `urls` can't be nodes of one cluster, or `None` if they can.
-pub(crate) fn unlike(urls: &[SecretUrl]) -> Option<&'static str> {
-    let all: Vec<Url> = (urls.iter())
-        .filter_map(|url| Url::parse(url.expose()).ok())
-        .collect();
-    let (first, others) = all.split_first()?;
-    // No path, `/` and `/%2f` all name the default virtual host.
-    let vhost = |url: &Url| match url.path().trim_start_matches('/') {
-        "" => "%2f".to_owned(),
-        name => name.replace("%2F", "%2f"),
-    };
-    let differ = |f: &dyn Fn(&Url) -> bool| others.iter().any(f);
-    if differ(&|url| url.scheme() != first.scheme()) {
-        Some("has servers with and without TLS; use the same scheme for all")
-    } else if differ(&|url| {
-        (url.username(), url.password()) != (first.username(), first.password())
-    }) {
-        Some(
-            "has servers with different users or passwords; nodes of one cluster must have the \
-            same login",
-        )
-    } else if differ(&|url| vhost(url) != vhost(first)) {
-        Some(
-            "has servers with different virtual hosts; nodes of one cluster must have the same \
-            virtual host",
-        )
-    } else {
-        None
     }
 }

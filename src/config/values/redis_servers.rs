@@ -76,24 +76,6 @@ impl fmt::Display for RedisServers {
     }
 }
 
-/// Returns why `urls` can't be used together: all of them are used with the login and the TLS of
-/// the first.
-pub(crate) fn unlike(urls: &[SecretUrl]) -> Option<&'static str> {
-    let all: Vec<Url> = urls
-        .iter()
-        .filter_map(|url| Url::parse(url.expose()).ok())
-        .collect();
-    let first = all.first()?;
-    let differ = |f: fn(&Url) -> (&str, Option<&str>)| all.iter().any(|url| f(url) != f(first));
-    if differ(|url| (url.scheme(), None)) {
-        Some("has servers with and without TLS; use the same scheme for all")
-    } else if differ(|url| (url.username(), url.password())) {
-        Some("has servers with different users or passwords; all must have the same login")
-    } else {
-        None
-    }
-}
-
 /// Returns true if one of `urls` names a database other than 0.
 pub(crate) fn has_database(urls: &[SecretUrl]) -> bool {
     let other = |url: Url| !matches!(url.path(), "" | "/" | "/0");

@@ -136,6 +136,36 @@ pub(crate) fn join(urls: &[SecretUrl]) -> String {
     urls.join(",")
 }
 
+/// Returns why `urls` can't be used together, or `None` if they can. All servers are used with the
+/// TLS, the login and, in RabbitMQ, the virtual host of the first.
+pub(crate) fn difference(urls: &[SecretUrl]) -> Option<&'static str> {
+    let urls: Vec<Url> = urls.iter().filter_map(|url| url.parse().ok()).collect();
+    let is_amqp = urls.first()?.scheme().starts_with("amqp");
+    if differ(&urls, Url::scheme) {
+        Some("has servers with and without TLS; use the same scheme for all")
+    } else if differ(&urls, |url| (url.username(), url.password())) {
+        Some("has servers with different users or passwords; all must have the same login")
+    } else if is_amqp && differ(&urls, place) {
+        Some("has servers with different virtual hosts; all must have the same virtual host")
+    } else {
+        None
+    }
+}
+
+fn differ<'u, T: PartialEq>(urls: &'u [Url], part: impl Fn(&'u Url) -> T) -> bool {
+    urls.windows(2).any(|two| part(&two[0]) != part(&two[1]))
+}
+
+/// Returns the virtual host or the database that `url` names. No path, `/` and `/%2f` all name the
+/// default virtual host.
+pub(crate) fn place(url: &Url) -> String {
+    match url.path().trim_start_matches('/') {
+        "" if url.scheme().starts_with("amqp") => "%2f".to_owned(),
+        "" => "0".to_owned(),
+        name => name.replace("%2F", "%2f"),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

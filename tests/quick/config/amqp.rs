@@ -58,12 +58,12 @@ fn urls_that_form_no_cluster_are_refused() {
         ),
         (
             "[amqp://u:hunter2@a, amqp://u:hunter3@b]",
-            "has servers with different users or passwords; nodes of one cluster must have the \
+            "has servers with different users or passwords; all must have the \
             same login",
         ),
         (
             "[amqp://a/x, amqp://b]",
-            "has servers with different virtual hosts; nodes of one cluster must have the same \
+            "has servers with different virtual hosts; all must have the same \
             virtual host",
         ),
     ] {
