@@ -107,7 +107,7 @@ impl Config {
 impl fmt::Display for Config {
     /// Writes a file that yields this configuration, with `***` for each password.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.shown.write(f, &KEYS)
+        self.shown.write(f, &KEYS, 0)
     }
 }
 

@@ -14,7 +14,7 @@ use super::reading::error::{ConfigErrors, ConfigProblem, Origin};
 use super::reading::input::{ConfigInput, KeyEntry, read_bounded};
 use super::reading::key::{ConfigKey, PREFIX, is_in};
 use super::reading::shown_value::ShownValues;
-use super::reading::suggest::closest;
+use super::reading::suggest::hint;
 use super::reading::yaml::Raw;
 use super::sections::admin::Admin;
 use super::sections::log::Log;
@@ -229,8 +229,7 @@ impl Pipelines {
             return Ok(found);
         }
         let known = self.each.keys().map(PipelineName::as_str);
-        let hint = closest(name, known).map(|meant| format!("; did you mean {meant}?"));
-        let (there, hint) = (self.names(), hint.unwrap_or_default());
+        let (there, hint) = (self.names(), hint(name, known));
         Err(match self.are_named() {
             true => format!("there is no pipeline {name:?}; there are: {there}{hint}"),
             false => format!(
@@ -322,14 +321,12 @@ impl fmt::Display for Pipelines {
         if !self.are_named() {
             return self.each.values().try_for_each(|only| write!(f, "{only}"));
         }
-        self.shown.write(f, &shared)?;
+        self.shown.write(f, &shared, 0)?;
         writeln!(f, "{PIPELINES}:")?;
         for (name, config) in &self.each {
             // Quoted, since YAML may read some names as numbers or booleans.
             writeln!(f, "  \"{name}\":")?;
-            for line in OwnKeys(config, &own).to_string().lines() {
-                writeln!(f, "    {line}")?;
-            }
+            config.shown.write(f, &own, 4)?;
         }
         Ok(())
     }
@@ -338,15 +335,6 @@ impl fmt::Display for Pipelines {
 /// Returns true if all pipelines of a process share `key`.
 fn is_shared(key: &ConfigKey) -> bool {
     SHARED.iter().any(|shared| is_in(key.path, shared))
-}
-
-/// Some keys of a configuration.
-struct OwnKeys<'a>(&'a Config, &'a [&'static ConfigKey]);
-
-impl fmt::Display for OwnKeys<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.shown.write(f, self.1)
-    }
 }
 
 /// Reads the pipelines that a file declares. Returns `None` after a problem. `input` has the top

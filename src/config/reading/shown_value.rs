@@ -233,8 +233,13 @@ impl ShownValues {
         self.0.get(key.path)
     }
 
-    /// Writes the set keys among `keys` as a file.
-    pub fn write(&self, f: &mut fmt::Formatter<'_>, keys: &[&ConfigKey]) -> fmt::Result {
+    /// Writes the set keys among `keys` as a file, indented by `indent`.
+    pub fn write(
+        &self,
+        f: &mut fmt::Formatter<'_>,
+        keys: &[&ConfigKey],
+        indent: usize,
+    ) -> fmt::Result {
         let mut open: Vec<&str> = Vec::new();
         for key in keys {
             let Some(value) = self.get(key) else {
@@ -245,9 +250,9 @@ impl ShownValues {
             let same = open.iter().zip(&sections).take_while(|(a, b)| a == b);
             let same = same.count();
             for (depth, section) in sections.iter().enumerate().skip(same) {
-                writeln!(f, "{:1$}{section}:", "", depth * 2)?;
+                writeln!(f, "{:1$}{section}:", "", indent + depth * 2)?;
             }
-            let indent = sections.len() * 2;
+            let indent = indent + sections.len() * 2;
             write!(f, "{:indent$}{}:", "", key.name())?;
             value.write(f, indent)?;
             open = sections;
