@@ -15,6 +15,7 @@ use crate::algorithms::bucket::forgiven_ms;
 pub use crate::algorithms::{Algorithm, Terms, Unit};
 use crate::calendar::Calendar;
 use crate::scope::{MAX_PARTS, Scope};
+use crate::text::show_duration;
 
 /// The name of the limit in a configuration that has a single one without a name.
 pub const DEFAULT_LIMIT: &str = "default";
@@ -59,8 +60,9 @@ pub enum LimitError {
     Window(Duration),
     /// The guard is half of the window or longer.
     #[error(
-        "guard is {guard:?}, but the window is {window:?}; the guard must be shorter than half \
-        the window"
+        "the guard is {} and the window is {}; the guard must be shorter than half the window",
+        show_duration(*.guard),
+        show_duration(*.window)
     )]
     Guard {
         /// The guard.

@@ -14,7 +14,6 @@ use crate::reading::yaml::Raw;
 use rules::calendar::{Calendar, Zone};
 use rules::limit::{Algorithm, Limit, LimitError, Unit};
 use rules::scope::Scope;
-use rules::text::show_duration;
 use rules::timing::lateness::auto_guard;
 
 /// A value, its origin, and its key for errors.
@@ -280,19 +279,13 @@ fn build_of_tenant(
     };
     let limit = match limit {
         Ok(limit) => limit.with_unit(given_unit.map_or(unit, |(_, unit)| unit.value)),
-        Err(LimitError::Guard { .. }) => {
+        Err(error @ LimitError::Guard { .. }) => {
             // Report the value that was set closest to the limit.
             let (at, key) = match window_depth < guard_depth {
                 true => (&window_size.at, &window_size.key),
                 false => (&guard.at, &guard.key),
             };
-            let words = format!(
-                "the guard is {} and the window is {}; the guard must be shorter than half the \
-                window",
-                show_duration(within),
-                show_duration(window)
-            );
-            return Some(Err(ConfigProblem::of(at, key, words)));
+            return Some(Err(ConfigProblem::of(at, key, error)));
         }
         Err(error) => return Some(Err(ConfigProblem::of(&max.at, &max.key, error))),
     };
