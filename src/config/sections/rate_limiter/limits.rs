@@ -11,7 +11,7 @@ use crate::reading::suggest::{closest, hint};
 use crate::reading::yaml::{Item, Raw, YamlField};
 use rules::limit::{Algorithm, DEFAULT_LIMIT, Limit, LimitError, Limits, MAX_LIMITS, Unit};
 use rules::policy::{EntryLimits, Pattern, Policy};
-use rules::scope::{MAX_PARTS, Scope};
+use rules::scope::Scope;
 use rules::tenant::MAX_TENANT_BYTES;
 
 const LIMITS: &str = limit_keys::LIMITS.key.path;
@@ -50,20 +50,6 @@ struct ListedLimits {
     layers: Vec<LimitLayer>,
     /// Whether all items are mappings with usable names.
     is_whole: bool,
-}
-
-/// Returns the index of the first limit that raises the number of different job-dividing scopes
-/// above [`MAX_PARTS`].
-fn one_part_too_many(limits: &[Limit]) -> Option<usize> {
-    let mut known: Vec<&Scope> = Vec::new();
-    limits.iter().position(|limit| {
-        let scope = limit.scope();
-        let new = scope.is_part() && !known.contains(&scope);
-        if new {
-            known.push(scope);
-        }
-        known.len() > MAX_PARTS
-    })
 }
 
 /// Reads the lists and mappings below `rate-limiter`.
@@ -355,10 +341,13 @@ impl LimitsReader<'_> {
             return None;
         }
         let limits: Vec<Limit> = limits.into_iter().collect::<Option<_>>()?;
-        let beyond = one_part_too_many(&limits);
-        match (Limits::new(limits), beyond) {
-            (Ok(limits), _) => Some(limits),
-            (Err(error @ LimitError::Parts(_)), Some(index)) => {
+        match Limits::new(limits.clone()) {
+            Ok(limits) => Some(limits),
+            Err(error @ LimitError::Parts(_)) => {
+                let up_to = |index: usize| Limits::new(limits[..=index].to_vec());
+                let mut indexes = 0..limits.len();
+                let index =
+                    indexes.find(|index| matches!(up_to(*index), Err(LimitError::Parts(_))))?;
                 let item = format!("{path}[{index}]");
                 let (at, key) = match layers[index].own_scope() {
                     Some((at, key)) => (at.clone(), key.to_owned()),
@@ -366,7 +355,7 @@ impl LimitsReader<'_> {
                 };
                 self.wrong(&at, &key, error)
             }
-            (Err(error), _) => self.wrong(at, path, error),
+            Err(error) => self.wrong(at, path, error),
         }
     }
 
