@@ -217,8 +217,6 @@ pub struct Http {
     pub headers: ConfiguredHeaders,
     /// `dispatch.http.forward-headers`: names of jobs' headers to forward.
     pub forward: Vec<String>,
-    /// `dispatch.http.idempotency-key`, as written.
-    pub idempotency_key: Option<String>,
     /// `dispatch.http.secrets-folder` and `dispatch.http.default-secret-file`
     pub secrets: Option<SecretFiles>,
     /// `dispatch.http.sign`
@@ -306,7 +304,6 @@ impl ConfigInput {
             tls,
             headers,
             forward,
-            idempotency_key,
             secrets,
             sign,
             sign_secrets,

@@ -28,9 +28,6 @@ pub(crate) fn priorities(raw: &Raw) -> Result<Priorities, ValueError> {
         }
         let weight = parse::integer(&field.raw, 1, MAX_WEIGHT_SUM.into());
         let weight = weight.map_err(|words| format!("{called} {words}"))?;
-        if levels.iter().any(|(name, _)| *name == field.name) {
-            return Err(format!("{called} is set twice"));
-        }
         levels.push((field.name.clone(), weight));
     }
     let all = Priorities::new(levels);

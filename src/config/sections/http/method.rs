@@ -6,11 +6,10 @@ use crate::reading::shown_value::{ShownValue, show};
 use rules::named::Named;
 
 /// `dispatch.http.method`
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, IntoStaticStr, VariantArray)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, IntoStaticStr, VariantArray)]
 #[strum(serialize_all = "UPPERCASE")]
 pub enum Method {
     /// `POST`
-    #[default]
     Post,
     /// `PUT`
     Put,

@@ -161,11 +161,10 @@ pub struct OAuth2 {
 }
 
 /// `dispatch.http.oauth2.client-auth`
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, IntoStaticStr, VariantArray)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, IntoStaticStr, VariantArray)]
 #[strum(serialize_all = "kebab-case")]
 pub enum ClientAuth {
     /// `basic`
-    #[default]
     Basic,
     /// `post`
     Post,

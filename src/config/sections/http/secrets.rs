@@ -32,11 +32,10 @@ pub struct SecretFiles {
 }
 
 /// `dispatch.http.sign`
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, IntoStaticStr, VariantArray)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, IntoStaticStr, VariantArray)]
 #[strum(serialize_all = "kebab-case")]
 pub enum Sign {
     /// `none`
-    #[default]
     None,
     /// `standard-webhooks`: <https://github.com/standard-webhooks/standard-webhooks>
     StandardWebhooks,

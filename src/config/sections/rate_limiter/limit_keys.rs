@@ -250,19 +250,18 @@ fn adaptive(raw: &Raw) -> Result<Option<u8>, ValueError> {
         Raw::Bool(false) => return Ok(None),
         Raw::Text(text) if text == "off" => return Ok(None),
         Raw::Text(text) => text,
-        Raw::Map(fields) => match fields.as_slice() {
-            [only] if only.name == "within" => {
-                parse_text(&only.raw, "a band, such as 50%..100%")
-                    .map_err(|words| format!("has a `within` that {words}"))?
-            }
-            [] => return Err(format!("sets nothing; it must be {MUST}")),
-            fields => {
-                let other = fields.iter().find(|field| field.name != "within");
-                let other = other.map_or("`within` twice", |field| &field.name);
+        Raw::Map(fields) => match fields.iter().find(|field| field.name != "within") {
+            Some(other) => {
                 return Err(format!(
                     "has {}, but `within` is its only key; it must be {MUST}",
-                    shown(other)
+                    shown(&other.name)
                 ));
+            }
+            None => {
+                let within = fields.first();
+                let within = within.ok_or_else(|| format!("sets nothing; it must be {MUST}"))?;
+                parse_text(&within.raw, "a band, such as 50%..100%")
+                    .map_err(|words| format!("has a `within` that {words}"))?
             }
         },
         raw => return Err(wrong(raw, MUST)),
