@@ -23,18 +23,9 @@ pub struct ConfigSource {
     reported: Option<Stamp>,
 }
 
-/// Identifies a version of a file without reading it. A file that was replaced by a rename is
-/// another one.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Stamp {
-    File {
-        device: u64,
-        inode: u64,
-        length: u64,
-        modified: (i64, i64),
-    },
-    None(ErrorKind),
-}
+/// Device, inode, length and time of a version of a file, or why there is none. A file that was
+/// replaced by a rename is another version.
+type Stamp = Result<(u64, u64, u64, i64, i64), ErrorKind>;
 
 impl ConfigSource {
     /// Creates the source for the file at `file`, which may be `None` as in [`Pipelines::load`].
@@ -56,8 +47,8 @@ impl ConfigSource {
         self
     }
 
-    /// Records that the default file exists. It may be missing, but once it existed its removal is
-    /// an error: it must not make a worker run with the defaults.
+    /// Keeps the path of the default file once the file exists. From then on its removal is an
+    /// error, so that a worker does not run with the defaults.
     fn adopt_default(&mut self, usual: &Path) {
         if self.file.is_none() && usual.exists() {
             self.file = Some(usual.to_owned());
@@ -70,7 +61,7 @@ impl ConfigSource {
     pub fn has_changed(&mut self) -> bool {
         self.adopt_default(Path::new(DEFAULT_FILE));
         let path = self.file.as_deref().unwrap_or(Path::new(DEFAULT_FILE));
-        let now = Stamp::of(path);
+        let now = stamp(path);
         self.seen = [self.seen[1], Some(now)];
         if self.seen[0] != self.seen[1] || self.reported == Some(now) {
             return false;
@@ -92,18 +83,10 @@ impl ConfigSource {
     }
 }
 
-impl Stamp {
-    fn of(path: &Path) -> Self {
-        match fs::metadata(path) {
-            Ok(found) => Self::File {
-                device: found.dev(),
-                inode: found.ino(),
-                length: found.len(),
-                modified: (found.mtime(), found.mtime_nsec()),
-            },
-            Err(why) => Self::None(why.kind()),
-        }
-    }
+fn stamp(path: &Path) -> Stamp {
+    let found = fs::metadata(path).map_err(|why| why.kind())?;
+    let (seconds, nanos) = (found.mtime(), found.mtime_nsec());
+    Ok((found.dev(), found.ino(), found.len(), seconds, nanos))
 }
 
 #[cfg(test)]

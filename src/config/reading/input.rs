@@ -23,6 +23,9 @@ pub(crate) struct KeyEntry {
     pub at: Origin,
 }
 
+/// A raw value and its origin, if it is set.
+pub(crate) type Tree = Option<(Raw, Origin)>;
+
 /// Everything that is set, and the problems found so far.
 pub(crate) struct ConfigInput {
     /// Layers of entries: the environment's and the file's, and for a pipeline also the keys taken
@@ -43,6 +46,12 @@ impl ConfigInput {
     pub(crate) fn entry(&self, key: &ConfigKey) -> Option<&KeyEntry> {
         let mut all = self.layers.iter().flatten();
         all.find(|entry| entry.path == key.path)
+    }
+
+    /// Returns the list or mapping at `key`, with its origin.
+    pub(crate) fn tree(&self, key: &ConfigKey) -> Tree {
+        let entry = self.entry(key)?;
+        Some((entry.raw.clone(), entry.at.clone()))
     }
 
     pub(crate) fn wrong<T>(&mut self, key: &ConfigKey, words: impl std::fmt::Display) -> Option<T> {

@@ -13,7 +13,7 @@ use self::limit_keys::{
     WINDOW_SIZE,
 };
 use self::limit_layer::LimitLayer;
-use self::limits::{LimitsReader, Tree};
+use self::limits::LimitsReader;
 use crate::reading::error::Origin;
 use crate::reading::input::ConfigInput;
 use crate::reading::key::ConfigKey;
@@ -238,11 +238,5 @@ impl ConfigInput {
             guard_budget: guard_budget?,
             throttle_scope: scope,
         })
-    }
-
-    /// Returns the list or mapping at `key`, with its origin.
-    fn tree(&self, key: &ConfigKey) -> Tree {
-        let entry = self.entry(key)?;
-        Some((entry.raw.clone(), entry.at.clone()))
     }
 }

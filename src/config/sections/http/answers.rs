@@ -8,7 +8,7 @@ use ::http::header::HeaderName;
 
 use crate::reading::error::{ConfigProblem, Origin, shown};
 use crate::reading::input::ConfigInput;
-use crate::reading::key::{ConfigKey, DAY, Setting};
+use crate::reading::key::{DAY, Setting};
 use crate::reading::parse::{self, ValueError, wrong};
 use crate::reading::suggest::closest;
 use crate::reading::yaml::{Item, Raw, YamlField};
@@ -474,11 +474,7 @@ impl ConfigInput {
         cost: &Setting<Raw>,
         profile: Option<AnswerRules>,
     ) -> Option<Answers> {
-        let set = |input: &Self, key: &ConfigKey| {
-            let entry = input.entry(key)?;
-            Some((entry.raw.clone(), entry.at.clone()))
-        };
-        let (own, sources) = (set(self, &answers.key), set(self, &cost.key));
+        let (own, sources) = (self.tree(&answers.key), self.tree(&cost.key));
         let mut reader = AnswersReader {
             problems: &mut self.problems,
         };

@@ -6,6 +6,7 @@ use std::fmt::Display;
 use super::limit_keys::{self, FLAT, LIST_ONLY, MAX_CONCURRENT, limit_name};
 use super::limit_layer::{self, LimitLayer, build};
 use crate::reading::error::{ConfigProblem, Origin, shown};
+use crate::reading::input::Tree;
 use crate::reading::parse::{self, describe_value};
 use crate::reading::suggest::{closest, hint};
 use crate::reading::yaml::{Item, Raw, YamlField};
@@ -64,9 +65,6 @@ pub(super) struct LimitsReader<'a> {
     /// Unit of limits that do not state it.
     pub unit: Unit,
 }
-
-/// A raw value and its origin.
-pub(super) type Tree = Option<(Raw, Origin)>;
 
 impl LimitsReader<'_> {
     /// Reads the whole policy. Returns `None` after a problem.
