@@ -28,7 +28,7 @@ pub(super) const OPTIONAL_FEATURES: [OptionalFeature; 2] = [
 impl ConfigInput {
     /// Reports keys of missing parts. If they were ignored silently, they would seem to be in
     /// force.
-    pub(super) fn lacks(&mut self, parts: &[OptionalFeature]) {
+    pub(super) fn check_features(&mut self, parts: &[OptionalFeature]) {
         let missing = parts.iter().filter(|part| !part.is_there);
         for part in missing {
             let words = format!(
@@ -72,9 +72,9 @@ mod tests {
             keys: "dispatch.http.",
             is_there,
         };
-        input.lacks(&[part(true)]);
+        input.check_features(&[part(true)]);
         assert_eq!(input.problems, []);
-        input.lacks(&[part(false)]);
+        input.check_features(&[part(false)]);
         let found: Vec<String> = input
             .problems
             .iter()

@@ -114,7 +114,7 @@ impl fmt::Display for Config {
 impl ConfigInput {
     /// Returns the checked configuration, or `None` if there is a problem.
     pub(super) fn config(&mut self) -> Option<Config> {
-        self.lacks(&OPTIONAL_FEATURES);
+        self.check_features(&OPTIONAL_FEATURES);
         // All sections are read before the first `?`, so that all problems are reported at once.
         let amqp = self.amqp();
         let redis = self.redis();

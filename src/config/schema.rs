@@ -24,7 +24,7 @@ pub fn json_schema() -> Json {
                 *at = section(&format!("Keys of {path}."));
             }
         }
-        at["properties"][key.name()] = shape::documented(key);
+        at["properties"][key.name()] = shape::property(key);
     }
     root["$defs"]["pipeline"] = pipeline(&root);
     root["properties"][PIPELINES] = json!({

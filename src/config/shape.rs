@@ -32,7 +32,7 @@ pub(super) fn of(key: &ConfigKey) -> Json {
 }
 
 /// Returns the schema of `key`, with the description that editors show.
-pub(super) fn documented(key: &ConfigKey) -> Json {
+pub(super) fn property(key: &ConfigKey) -> Json {
     let mut schema = match of(key) {
         Json::Object(schema) => schema,
         _ => Map::new(),

@@ -1,4 +1,4 @@
-//! Warnings about valid configurations that are probably not meant that way.
+//! Warnings about valid keys without effect, and advice.
 
 use std::time::Duration;
 

@@ -207,11 +207,11 @@ pub(crate) fn too_short(timeout: Duration, call: Duration) -> Option<ValueError>
 
 fn queue(raw: &Raw) -> Result<String, ValueError> {
     let must = format!("a name of 1 to {MAX_WORK_QUEUE_BYTES} bytes");
-    named(parse_text(raw, &must)?, &must)
+    queue_name(parse_text(raw, &must)?, &must)
 }
 
 /// Checks a queue's name.
-fn named(name: &str, must: &str) -> Result<String, ValueError> {
+fn queue_name(name: &str, must: &str) -> Result<String, ValueError> {
     if name.is_empty() {
         return Err(format!("is empty; it must be {must}"));
     }
@@ -235,15 +235,15 @@ fn queues(raw: &Raw) -> Result<BTreeMap<String, u16>, ValueError> {
     const MUST: &str =
         "names of queues with their weights, such as {orders: 3, bulk: 1}, or a list of names";
     let must = format!("names of 1 to {MAX_WORK_QUEUE_BYTES} bytes");
-    let named = |name: &str| {
-        named(name, &must).map_err(|words| format!("the name {} {words}", shown(name)))
+    let parse_name = |name: &str| {
+        queue_name(name, &must).map_err(|words| format!("the name {} {words}", shown(name)))
     };
     let weights: Vec<(String, u16)> = match raw {
         Raw::Map(fields) => {
             let weight = |field: &YamlField| {
                 let weight = parse_integer(&field.raw, 1, MAX_WEIGHT)
                     .map_err(|words| format!("{} {words}", shown(&field.name)))?;
-                Ok((named(&field.name)?, weight))
+                Ok((parse_name(&field.name)?, weight))
             };
             fields
                 .iter()
@@ -251,7 +251,7 @@ fn queues(raw: &Raw) -> Result<BTreeMap<String, u16>, ValueError> {
                 .collect::<Result<_, ValueError>>()?
         }
         Raw::List(items) => {
-            let name = |item: &Item| Ok((named(parse_text(&item.raw, MUST)?)?, 1));
+            let name = |item: &Item| Ok((parse_name(parse_text(&item.raw, MUST)?)?, 1));
             items.iter().map(name).collect::<Result<_, ValueError>>()?
         }
         raw => return Err(wrong(raw, MUST)),

@@ -92,7 +92,7 @@ keys! {
         "dispatch.http.forward-headers",
         "list of up to 32 names of headers",
         headers::forward_schema,
-        headers::forwarded,
+        headers::forward_headers,
     )
         .example("[traceparent]")
         .about("Job headers that are copied to the call.")

@@ -109,7 +109,7 @@ impl ConfigInput {
 }
 
 /// Parses `job.tenant`.
-pub(super) fn tenant_field(raw: &Raw) -> Result<TenantField, ValueError> {
+fn tenant_field(raw: &Raw) -> Result<TenantField, ValueError> {
     const MUST: &str = "header:NAME, routing-key, json:/pointer, or all";
     let text = parse_text(raw, MUST)?;
     match text {
@@ -125,7 +125,7 @@ pub(super) fn tenant_field(raw: &Raw) -> Result<TenantField, ValueError> {
 }
 
 /// Parses `job.cost` and `job.deadline`.
-pub(super) fn value_field(raw: &Raw) -> Result<ValueField, ValueError> {
+fn value_field(raw: &Raw) -> Result<ValueField, ValueError> {
     const MUST: &str = "header:NAME or json:/pointer";
     field(parse_text(raw, MUST)?)?.ok_or_else(|| wrong(raw, MUST))
 }

@@ -13,8 +13,7 @@ use rules::job::call::{
     CarriedFields, MAX_LABEL, PlaceholderSource, Template, TemplatePart, ValuePlace,
 };
 
-/// Maximum number of placeholders in a text. Each value may have 3 KiB when encoded, and no URL is
-/// that long in all.
+/// Maximum number of placeholders in a text. An encoded value may have 3 KiB, so this bounds a URL.
 const MAX_PLACEHOLDERS: usize = 8;
 const JOB_SOURCES: [(&str, PlaceholderSource); 4] = [
     ("tenant", PlaceholderSource::Tenant),

@@ -106,8 +106,8 @@ impl ConfigInput {
         let url = self.redis_servers();
         let prefix = self.get(&PREFIX);
         let (url, prefix) = (url?, prefix?);
-        let is_alone = url.topology != RedisTopology::Cluster;
-        if url.scripts == ScriptCommand::Eval && is_alone && hash_tag(&prefix).is_none() {
+        let is_cluster = url.topology == RedisTopology::Cluster;
+        if url.scripts == ScriptCommand::Eval && !is_cluster && hash_tag(&prefix).is_none() {
             return self.wrong(
                 &SCRIPTS.key,
                 "is eval, but redis.prefix has no hash tag by which a proxy sends all keys to one \

@@ -24,7 +24,7 @@ pub(crate) fn header_name(raw: &Raw) -> Result<String, ValueError> {
             format_args!("{MUST}, without control characters and spaces at its ends"),
         ));
     }
-    free(name)
+    publisher_header(name)
 }
 
 /// Parses the name after `header:`.
@@ -32,7 +32,7 @@ pub(crate) fn after_prefix(name: &str) -> Result<String, ValueError> {
     if !headers::is_name(name) {
         return Err("must name a header of 1 to 255 bytes after `header:`, without control characters and spaces at its ends".to_owned());
     }
-    free(name)
+    publisher_header(name)
 }
 
 /// Parses a list of at most `max` names of HTTP headers, which `check` accepts. Returns each name as
@@ -72,8 +72,8 @@ pub(crate) fn http_names_schema(max: usize) -> Json {
     json!({"type": "array", "maxItems": max, "items": name})
 }
 
-/// Checks that publishers can set the header and that it keeps its value as long as the job lives.
-fn free(name: &str) -> Result<String, ValueError> {
+/// Returns the header `name` if publishers can set it and its value stays as long as the job lives.
+fn publisher_header(name: &str) -> Result<String, ValueError> {
     if is_reserved(name) {
         return Err(format!(
             "names the header {}, which Sluicegate or RabbitMQ sets; use a header that publishers \

@@ -312,7 +312,8 @@ impl AnswersReader<'_> {
 
     fn test(&mut self, node: &Node<'_>) -> Option<ValueTest> {
         if !matches!(node.raw, Raw::Map(_)) {
-            let expected = expected(node.raw, TEST).map(|value| ValueTest::OneOf(vec![value]));
+            let expected =
+                expected_value(node.raw, TEST).map(|value| ValueTest::OneOf(vec![value]));
             return self.value(node, expected);
         }
         let fields = self.fields(node, &TESTS, TEST)?;
@@ -325,16 +326,15 @@ impl AnswersReader<'_> {
             raw => Err(wrong(raw, "a whole number")),
         };
         let read = match field.name {
-            "equals" => {
-                expected(field.raw, "a text or a number").map(|value| ValueTest::OneOf(vec![value]))
-            }
+            "equals" => expected_value(field.raw, "a text or a number")
+                .map(|value| ValueTest::OneOf(vec![value])),
             "one-of" => {
                 let items = self.items(field, MAX_PARTS, "texts or numbers")?;
                 if items.is_empty() {
                     return self.wrong(field, "is an empty list; it must have texts or numbers");
                 }
                 let read = |reader: &mut Self, item: &Node<'_>| {
-                    reader.value(item, expected(item.raw, "a text or a number"))
+                    reader.value(item, expected_value(item.raw, "a text or a number"))
                 };
                 return self.each(items, read).map(ValueTest::OneOf);
             }
@@ -455,7 +455,7 @@ fn text(raw: &Raw, must: &str) -> Result<String, ValueError> {
     }
 }
 
-fn expected(raw: &Raw, must: &str) -> Result<ExpectedValue, ValueError> {
+fn expected_value(raw: &Raw, must: &str) -> Result<ExpectedValue, ValueError> {
     match raw {
         Raw::Int(number) => {
             let number = i64::try_from(*number).map_err(|_| "is too large".to_owned());

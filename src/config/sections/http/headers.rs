@@ -39,8 +39,9 @@ const OWN_HEADERS: [&str; 12] = [
     "x-job-id",
     "x-tenant",
 ];
+
 /// Returns true if Sluicegate sets the header `name` (in lower case), or no request may choose it.
-pub(super) fn is_ours(name: &str) -> bool {
+fn is_ours(name: &str) -> bool {
     // These two are forwarded from the message's properties.
     let of_body = name.starts_with("content-") && name != CONTENT_TYPE && name != CONTENT_ENCODING;
     OWN_HEADERS.contains(&name) || of_body
@@ -219,7 +220,7 @@ fn add(
 }
 
 /// Parses a value and marks it as sensitive, so that it is never shown.
-pub(crate) fn value(text: &str) -> Option<HeaderValue> {
+fn value(text: &str) -> Option<HeaderValue> {
     let fits = (1..=MAX_VALUE_BYTES).contains(&text.len()) && text.trim() == text;
     let mut value = HeaderValue::from_bytes(text.as_bytes())
         .ok()
@@ -256,7 +257,7 @@ pub(super) fn idempotency_schema() -> Json {
 }
 
 /// Parses `dispatch.http.forward-headers`, names of headers as publishers write them.
-pub(crate) fn forwarded(raw: &Raw) -> Result<Vec<String>, ValueError> {
+pub(crate) fn forward_headers(raw: &Raw) -> Result<Vec<String>, ValueError> {
     const MUST: &str = "a list of header names, such as [traceparent, x-request-id]";
     let check = |name: &str, header: &HeaderName| {
         let called = shown(name);

@@ -47,7 +47,7 @@ fn fits(text: &str) -> bool {
     is_plain && (1..=MAX_TEXT_BYTES).contains(&text.len())
 }
 
-fn plain(raw: &Raw) -> Result<String, ValueError> {
+fn ascii_text(raw: &Raw) -> Result<String, ValueError> {
     const MUST: &str = "a text of 1 to 1024 ASCII characters";
     let text = parse::text(raw, MUST)?;
     if !fits(text) {
@@ -55,13 +55,13 @@ fn plain(raw: &Raw) -> Result<String, ValueError> {
     }
     match text.contains(OF_TENANTS) {
         true => Err(NO_SECRET.to_owned()),
-        false => no_others(text).map(|()| text.to_owned()),
+        false => check_placeholders(text).map(|()| text.to_owned()),
     }
 }
 
 /// Rejects placeholders of calls and misspellings of the tenant's, since they can't be meant
 /// literally.
-fn no_others(text: &str) -> Result<(), ValueError> {
+fn check_placeholders(text: &str) -> Result<(), ValueError> {
     for rest in text.split('{').skip(1) {
         let name = rest.split_once('}').map_or("", |(name, _)| name);
         let of_calls = ["header:", "json:", "secret:"];
@@ -102,7 +102,7 @@ fn token_url(raw: &Raw) -> Result<SecretUrl, ValueError> {
     if text.contains(OF_TENANTS) {
         return Err(NO_SECRET.to_owned());
     }
-    no_others(text)?;
+    check_placeholders(text)?;
     let behind = text.find('#').unwrap_or(text.len());
     if text[behind..].contains(TENANT) {
         return Err("has {tenant} after a #, but that part is never sent".to_owned());
@@ -117,7 +117,7 @@ keys! {
         .about("URL that issues access tokens (OAuth2 client credentials); setting it enables \
             them.")
         .note("See [access tokens](HANDLERS.md#access-tokens).");
-    CLIENT_ID: String = text("dispatch.http.oauth2.client-id", "text of 1 to 1024 ASCII characters", schema, plain)
+    CLIENT_ID: String = text("dispatch.http.oauth2.client-id", "text of 1 to 1024 ASCII characters", schema, ascii_text)
         .example("sluicegate")
         .about("Client's name at the token URL.")
         .note("`{tenant}` in it, in the URL's host or path, in `scope` or in `audience` requests one \
@@ -134,10 +134,10 @@ keys! {
         .default("basic")
         .example("post")
         .about("How the client sends its secret: as HTTP Basic authorization, or in the body.");
-    SCOPE: String = text("dispatch.http.oauth2.scope", "scopes with spaces between them", schema, plain)
+    SCOPE: String = text("dispatch.http.oauth2.scope", "scopes with spaces between them", schema, ascii_text)
         .example("orders:write")
         .about("Scope that is requested for the token.");
-    AUDIENCE: String = text("dispatch.http.oauth2.audience", "text of 1 to 1024 ASCII characters", schema, plain)
+    AUDIENCE: String = text("dispatch.http.oauth2.audience", "text of 1 to 1024 ASCII characters", schema, ascii_text)
         .example("https://api.example.com")
         .about("Audience that is requested for the token.");
 }

@@ -350,7 +350,7 @@ fn reference(name: &str) -> Json {
 /// Returns the keys of one limit as schema properties.
 fn flat_schema() -> Map<String, Json> {
     let property = |key: &&ConfigKey| {
-        let mut schema = shape::documented(key);
+        let mut schema = shape::property(key);
         // A missing key takes its value from an outer level.
         if let Some(schema) = schema.as_object_mut() {
             schema.remove("default");
@@ -373,7 +373,7 @@ fn limit_schema() -> Json {
     let concurrent = json!({
         "name": name,
         "scope": scope,
-        MAX_CONCURRENT: shape::documented(&CONCURRENT.key),
+        MAX_CONCURRENT: shape::property(&CONCURRENT.key),
     });
     json!({"anyOf": [
         {"type": "object", "properties": properties, "additionalProperties": false},

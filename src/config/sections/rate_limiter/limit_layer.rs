@@ -189,7 +189,7 @@ fn calendar(
     let zone = first(layers, |layer| &layer.zone);
     let starts = first(layers, |layer| &layer.starts);
     let WindowSize::Calendar(period) = window.value else {
-        // Those of an outer level apply only to limits that can have them.
+        // A zone or a start of an outer level applies only to limits with a calendar.
         let zone = zone.map(|(depth, zone)| (depth, &zone.at, &zone.key));
         let starts = starts.map(|(depth, starts)| (depth, &starts.at, &starts.key));
         let mut own = [zone, starts].into_iter().flatten();

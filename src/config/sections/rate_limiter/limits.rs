@@ -77,7 +77,7 @@ impl LimitsReader<'_> {
     ) -> Option<Policy> {
         let common = match limits {
             Some((raw, at)) => self.list(raw, at, LIMITS, &[self.flat]),
-            None => self.only(&[self.flat]),
+            None => self.single_limit(&[self.flat]),
         };
         let global = common.iter().flat_map(Limits::global);
         self.global = Some(global.map(|limit| limit.name().to_owned()).collect());
@@ -230,12 +230,12 @@ impl LimitsReader<'_> {
                 );
                 self.wrong(&mapping.at, &mapping.path, words)
             }
-            None => self.only(&layers),
+            None => self.single_limit(&layers),
         }
     }
 
     /// Builds a set of limits from the one limit that `layers` describe.
-    fn only(&mut self, layers: &[&LimitLayer]) -> Option<Limits> {
+    fn single_limit(&mut self, layers: &[&LimitLayer]) -> Option<Limits> {
         let limit = self.limit(DEFAULT_LIMIT, layers, self.unit)?;
         match Limits::new(vec![limit]) {
             Ok(limits) => Some(limits),
@@ -425,11 +425,11 @@ impl LimitsReader<'_> {
     }
 
     /// Returns the name of an item. It is a problem if it is one of `others`. An item may omit its
-    /// name if it is the `only` one.
+    /// name if it `is_single`.
     fn name(
         &mut self,
         item: &Mapping<'_>,
-        only: bool,
+        is_single: bool,
         others: &[Option<String>],
     ) -> Option<String> {
         let taken = |name: &str| {
@@ -439,11 +439,11 @@ impl LimitsReader<'_> {
             )
         };
         let Some(field) = item.field("name") else {
-            if only && self.is_global(DEFAULT_LIMIT) {
+            if is_single && self.is_global(DEFAULT_LIMIT) {
                 let key = format!("{}.name", item.path);
                 return self.wrong(&item.at, &key, taken(DEFAULT_LIMIT));
             }
-            if only {
+            if is_single {
                 return Some(DEFAULT_LIMIT.to_owned());
             }
             let words = "has no name; each of several limits needs its own name";
