@@ -227,7 +227,7 @@ impl PipelineSet {
         let mut differ = new.each().iter().filter(|(name, config)| {
             let running = self.running.get(name);
             running.is_none_or(|running| {
-                running.wanted.borrow().config != self.started.sharing(config)
+                running.wanted.borrow().config != self.started.with_shared_keys(config)
             })
         });
         differ.find_map(|(name, config)| {
@@ -247,7 +247,7 @@ impl PipelineSet {
             }
         }
         for (name, config) in new.each() {
-            let config = self.started.sharing(config);
+            let config = self.started.with_shared_keys(config);
             changed |= match self.running.get(name) {
                 Some(running) => change(name, running, &config),
                 None => {

@@ -59,7 +59,7 @@ pub struct Pipelines {
     pub log: Log,
     each: BTreeMap<PipelineName, Config>,
     /// Position of `pipelines` in the file, or `None` for a file with a single pipeline.
-    named: Option<Origin>,
+    declared_at: Option<Origin>,
     /// Warnings about keys at the top level that no pipeline takes.
     idle: Vec<String>,
     /// The values of the top level.
@@ -149,7 +149,7 @@ impl Pipelines {
         // from it are reported.
         let top = input.config();
         let read = match file.pipelines {
-            Some(declared) => named(&mut input, top, declared, variables.pipelines),
+            Some(declared) => read_pipelines(&mut input, top, declared, variables.pipelines),
             None => (top.filter(|top| check_forward_target(&mut input, top))).map(Self::from),
         };
         match read {
@@ -159,8 +159,8 @@ impl Pipelines {
     }
 
     /// Returns the configuration of a file without `pipelines`.
-    pub(super) fn only(mut self) -> Result<Config, ConfigErrors> {
-        match (&self.named, self.each.pop_first()) {
+    pub(super) fn into_config(mut self) -> Result<Config, ConfigErrors> {
+        match (&self.declared_at, self.each.pop_first()) {
             (None, Some((_, config))) => Ok(config),
             (at, _) => {
                 let at = at.clone().unwrap_or(Origin::Default);
@@ -176,11 +176,11 @@ impl Pipelines {
     /// Returns true if the file names its pipelines. A single pipeline has no name in metrics and
     /// logs.
     pub fn are_named(&self) -> bool {
-        self.named.is_some()
+        self.declared_at.is_some()
     }
 
     /// Returns the pipelines in the order of their names. There is at least one, except after
-    /// [`Pipelines::narrowed`].
+    /// [`Pipelines::restrict_to`].
     pub fn each(&self) -> &BTreeMap<PipelineName, Config> {
         &self.each
     }
@@ -192,7 +192,7 @@ impl Pipelines {
     }
 
     /// Returns `config` with the `admin` and the `log` of these pipelines.
-    pub fn sharing(&self, config: &Config) -> Config {
+    pub fn with_shared_keys(&self, config: &Config) -> Config {
         let mut config = config.clone();
         config.admin.clone_from(&self.admin);
         config.log.clone_from(&self.log);
@@ -202,7 +202,7 @@ impl Pipelines {
     }
 
     /// Keeps only the pipeline `name`, or none if there is no such pipeline.
-    pub fn narrowed(mut self, name: &PipelineName) -> Self {
+    pub fn restrict_to(mut self, name: &PipelineName) -> Self {
         self.each.retain(|known, _| known == name);
         self
     }
@@ -212,7 +212,7 @@ impl Pipelines {
     /// # Errors
     /// There is no such pipeline, or there are several and `name` is `None`. The message lists the
     /// names.
-    pub fn one(&self, name: Option<&str>) -> Result<(&PipelineName, &Config), String> {
+    pub fn select(&self, name: Option<&str>) -> Result<(&PipelineName, &Config), String> {
         let Some(name) = name else {
             let mut all = self.each.iter();
             return match (all.next(), all.next()) {
@@ -269,7 +269,7 @@ impl Config {
     /// # Errors
     /// See [`Config::load`]; also a `SLUICEGATE_…` variable that is not text.
     pub fn from_env(path: Option<&Path>) -> Result<Self, ConfigErrors> {
-        Pipelines::from_env(path)?.only()
+        Pipelines::from_env(path)?.into_config()
     }
 
     /// Reads the file at `path` (`None` for `sluicegate.yaml`, which may be missing) and `env`,
@@ -282,7 +282,7 @@ impl Config {
         path: Option<&Path>,
         env: impl Iterator<Item = (String, String)>,
     ) -> Result<Self, ConfigErrors> {
-        Pipelines::load(path, env)?.only()
+        Pipelines::load(path, env)?.into_config()
     }
 
     /// Does what [`Config::load`] does, given the file's text. `name` is the file's name in errors,
@@ -295,7 +295,7 @@ impl Config {
         text: &str,
         env: impl Iterator<Item = (String, String)>,
     ) -> Result<Self, ConfigErrors> {
-        Pipelines::parse(name, text, env)?.only()
+        Pipelines::parse(name, text, env)?.into_config()
     }
 }
 
@@ -306,7 +306,7 @@ impl From<Config> for Pipelines {
             admin: config.admin.clone(),
             log: config.log.clone(),
             shown: config.shown.clone(),
-            named: None,
+            declared_at: None,
             idle: Vec::new(),
             each: BTreeMap::from([(PipelineName::default_one(), config)]),
         }
@@ -339,7 +339,7 @@ fn is_shared(key: &ConfigKey) -> bool {
 
 /// Reads the pipelines that a file declares. Returns `None` after a problem. `input` has the top
 /// level, which is read as `top`.
-fn named(
+fn read_pipelines(
     input: &mut ConfigInput,
     top: Option<Config>,
     declared: DeclaredPipelines,
@@ -350,7 +350,7 @@ fn named(
     for (sections, variables) in declared.each.into_iter().zip(variables) {
         let (name, lines) = (sections.name.clone(), sections.lines);
         let at = declared.at.inside(lines.0);
-        if let Some(config) = one(input, (top.as_ref(), at), sections, variables) {
+        if let Some(config) = read_pipeline(input, (top.as_ref(), at), sections, variables) {
             places.insert(name.clone(), lines.0);
             each.insert(name, config);
         }
@@ -377,13 +377,13 @@ fn named(
         log: top.log,
         shown: top.shown,
         each,
-        named: Some(declared.at),
+        declared_at: Some(declared.at),
         idle,
     })
 }
 
 /// Reads one pipeline. Its sections and variables override keys taken from the top level.
-fn one(
+fn read_pipeline(
     input: &mut ConfigInput,
     (top, at): (Option<&Config>, Origin),
     sections: Sections,

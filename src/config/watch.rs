@@ -77,7 +77,7 @@ impl ConfigSource {
     pub fn load(&self) -> Result<Pipelines, ConfigErrors> {
         let all = Pipelines::from_env(self.file.as_deref())?;
         Ok(match &self.only {
-            Some(name) => all.narrowed(name),
+            Some(name) => all.restrict_to(name),
             None => all,
         })
     }

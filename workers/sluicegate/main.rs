@@ -125,7 +125,7 @@ async fn perform(cli: Cli, is_argument: bool) -> Result<ExitCode, Failure> {
     let (file, name) = (cli.config, cli.pipeline);
     let all = || Pipelines::from_env(file.as_deref());
     // Loads the named pipeline, or the only one.
-    let load = || match all()?.one(name.as_deref()) {
+    let load = || match all()?.select(name.as_deref()) {
         Ok((_, config)) => Ok::<_, Failure>(config.clone()),
         Err(words) => Err(Failure::Usage(words)),
     };

@@ -171,7 +171,7 @@ mod tests {
             let text = "pipelines: {a: }";
             let named = Pipelines::parse("c.yaml", text, std::iter::empty()).expect("valid");
             let keeper = Keeper {
-                name: named.one(None).expect("one").0.clone(),
+                name: named.select(None).expect("one").0.clone(),
                 shared_state: shared_state.clone(),
                 make,
                 stop: stop.clone(),

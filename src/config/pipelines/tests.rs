@@ -8,7 +8,7 @@ fn read(text: &str, env: &[(&str, &str)]) -> Result<Pipelines, String> {
 }
 
 fn config<'a>(pipelines: &'a Pipelines, name: &str) -> &'a Config {
-    pipelines.one(Some(name)).expect("it is there").1
+    pipelines.select(Some(name)).expect("it is there").1
 }
 
 const TWO: &str = "amqp: {url: 'amqp://h/v', prefetch: 7}
@@ -72,9 +72,9 @@ fn a_pipeline_inherits_omitted_keys_from_the_top_level() {
 fn a_file_without_pipelines_is_the_one_called_default() {
     let pipelines = read("amqp: {queue: q}", &[]).expect("valid");
     assert!(!pipelines.are_named());
-    assert_eq!(pipelines.one(None), pipelines.one(Some("default")));
+    assert_eq!(pipelines.select(None), pipelines.select(Some("default")));
     assert_eq!(config(&pipelines, "default").amqp.queue, "q");
-    let unknown = pipelines.one(Some("orders")).expect_err("there is none");
+    let unknown = pipelines.select(Some("orders")).expect_err("there is none");
     assert!(unknown.contains("has one, called default"), "{unknown}");
 
     // A pipeline called `default` keeps its queue and keys among other pipelines.
@@ -84,12 +84,12 @@ fn a_file_without_pipelines_is_the_one_called_default() {
     assert_eq!((&*default.amqp.queue, &*default.redis.prefix), ("q", "p"));
     assert_eq!(config(&pipelines, "mail").amqp.queue, "mail");
     assert_eq!(pipelines.warnings(), []);
-    let several = pipelines.one(None).expect_err("there are two");
+    let several = pipelines.select(None).expect_err("there are two");
     assert_eq!(
         several,
         "there are 2 pipelines: default, mail; select one with --pipeline NAME"
     );
-    let close = pipelines.one(Some("mial")).expect_err("there is none");
+    let close = pipelines.select(Some("mial")).expect_err("there is none");
     assert!(
         close.ends_with("there are: default, mail; did you mean mail?"),
         "{close}"

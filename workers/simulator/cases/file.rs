@@ -258,7 +258,7 @@ fn config(written: &WrittenCase, line: u64, files: &Files<'_>) -> Result<Config,
     // file may have none.
     let usual = files.pipeline.filter(|_| pipelines.are_named());
     let pipeline = written.pipeline.as_deref().or(usual);
-    match pipelines.one(pipeline) {
+    match pipelines.select(pipeline) {
         Ok((_, config)) => Ok(config.clone()),
         Err(why) if pipeline.is_none() => {
             Err(here(format!("{why}, or with `pipeline: NAME` in the case")))

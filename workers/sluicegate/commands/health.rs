@@ -98,7 +98,9 @@ impl ProbeTarget {
 
     fn of_config(all: &Pipelines, name: Option<&str>, live: bool) -> Result<Self, Failure> {
         let of_one = match name {
-            Some(_) => Some(all.one(name).map_err(Failure::Usage)?.0).filter(|_| all.are_named()),
+            Some(_) => {
+                Some(all.select(name).map_err(Failure::Usage)?.0).filter(|_| all.are_named())
+            }
             None => None,
         };
         let listen = all.admin.listen;

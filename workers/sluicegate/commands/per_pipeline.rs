@@ -17,7 +17,7 @@ pub fn select<'a>(
     name: Option<&str>,
 ) -> Result<Vec<(&'a PipelineName, &'a Config)>, Failure> {
     Ok(match name {
-        Some(_) => vec![all.one(name).map_err(Failure::Usage)?],
+        Some(_) => vec![all.select(name).map_err(Failure::Usage)?],
         None => all.each().iter().collect(),
     })
 }

@@ -75,8 +75,8 @@ pub async fn run(
     let source = ConfigSource::new(file.clone());
     let (source, pipelines) = match only {
         Some(name) => {
-            let (name, _) = pipelines.one(Some(&name)).map_err(Failure::Usage)?;
-            let narrowed = pipelines.clone().narrowed(name);
+            let (name, _) = pipelines.select(Some(&name)).map_err(Failure::Usage)?;
+            let narrowed = pipelines.clone().restrict_to(name);
             (source.of(name.clone()), narrowed)
         }
         None => (source, pipelines),

@@ -239,7 +239,7 @@ fn configurations(
     }
     let load = |file: Option<&Path>| {
         let pipelines = Pipelines::from_env(file)?;
-        let (_, config) = pipelines.one(pipeline).map_err(Failure::Usage)?;
+        let (_, config) = pipelines.select(pipeline).map_err(Failure::Usage)?;
         let usual = Path::new(DEFAULT_FILE);
         let read = file.or(usual.exists().then_some(usual));
         if let Some(note) = notes::of_limits(read, config) {
