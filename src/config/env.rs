@@ -4,7 +4,7 @@ use super::keys::{KEYS, LIST_KEY};
 use super::reading::error::{ConfigProblem, Origin};
 use super::reading::input::KeyEntry;
 use super::reading::key::{ConfigKey, PREFIX, env_name};
-use super::reading::suggest::closest;
+use super::reading::parse::closest;
 use super::reading::yaml::{self, Raw};
 use super::sections::rate_limiter::limit_keys::LIST_ONLY;
 use super::values::pipeline_name::{PipelineName, SHARED};

@@ -3,7 +3,7 @@
 use std::sync::LazyLock;
 
 use super::reading::key::{ConfigKey, is_in};
-use super::reading::suggest::closest;
+use super::reading::parse::closest;
 use super::sections::http::oauth2;
 use super::sections::rate_limiter::limit_keys;
 use super::sections::{

@@ -11,7 +11,6 @@
 )]
 #![deny(missing_docs)]
 
-mod api_advice;
 mod clashes;
 mod env;
 mod features;
@@ -32,8 +31,7 @@ pub use load::{Config, DEFAULT_FILE};
 pub use pipelines::Pipelines;
 pub use reading::error::{ConfigErrors, ConfigProblem, Origin, Position};
 pub use reading::key::{AppliesAt, ConfigKey, env_name};
-pub use reading::parse::parse_duration;
-pub use reading::suggest::closest;
+pub use reading::parse::{closest, parse_duration};
 pub use schema::json_schema;
 pub use sections::admin::Admin;
 pub use sections::amqp::{Amqp, QueueType};

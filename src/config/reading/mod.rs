@@ -6,5 +6,4 @@ pub(super) mod input;
 pub(super) mod key;
 pub(super) mod parse;
 pub(super) mod shown_value;
-pub(super) mod suggest;
 pub(super) mod yaml;

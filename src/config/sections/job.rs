@@ -4,18 +4,22 @@ use std::time::Duration;
 
 use serde_json::{Value as Json, json};
 
-use super::priorities;
 use crate::reading::error::shown;
 use crate::reading::input::ConfigInput;
 use crate::reading::key::{DAY, duration, keys, text, tree};
-use crate::reading::parse::{ValueError, text as parse_text, wrong};
+use crate::reading::parse::{ValueError, integer as parse_integer, text as parse_text, wrong};
 use crate::reading::shown_value::{Show, ShownValue};
 use crate::reading::yaml::Raw;
 use crate::values::header::after_prefix;
+use rules::headers::is_name;
 use rules::job::call::CarriedFields;
-use rules::job::priority::Priorities;
+use rules::job::priority::{MAX_WEIGHT_SUM, Priorities};
 use rules::job::{Fields, TenantField, ValueField};
 use rules::limit::ceil_ms;
+
+const LEVELS: &str = "a mapping of levels to weights, such as {high: 4, normal: 2, low: 1}";
+/// Maximum length of a level's name in bytes.
+const MAX_LEVEL_BYTES: usize = 32;
 
 keys! {
     TENANT: TenantField = text(
@@ -68,8 +72,8 @@ keys! {
     PRIORITIES: Priorities = tree(
         "job.priorities",
         "mapping of levels to weights",
-        priorities::schema,
-        priorities::priorities,
+        priorities_schema,
+        priorities,
     )
         .example("{high: 4, low: 1}")
         .about("Priority levels of a tenant's jobs (`x-priority`), with each level's share of \
@@ -151,4 +155,82 @@ pub(crate) fn field(text: &str) -> Result<Option<ValueField>, ValueError> {
 
 fn field_schema(pattern: &str) -> Json {
     json!({"type": "string", "pattern": pattern})
+}
+
+/// Parses `job.priorities`.
+fn priorities(raw: &Raw) -> Result<Priorities, ValueError> {
+    let Raw::Map(fields) = raw else {
+        return Err(wrong(raw, LEVELS));
+    };
+    let mut levels: Vec<(String, u32)> = Vec::with_capacity(fields.len());
+    for field in fields {
+        let called = shown(&field.name);
+        if !is_name(&field.name) || field.name.len() > MAX_LEVEL_BYTES {
+            return Err(format!(
+                "{called} is not a valid level: it must have 1 to {MAX_LEVEL_BYTES} bytes, no \
+                control characters, and no spaces at its ends"
+            ));
+        }
+        let weight = parse_integer(&field.raw, 1, MAX_WEIGHT_SUM.into());
+        let weight = weight.map_err(|words| format!("{called} {words}"))?;
+        levels.push((field.name.clone(), weight));
+    }
+    let all = Priorities::new(levels);
+    let sum: u32 = all.levels().iter().map(|(_, weight)| weight).sum();
+    if sum > MAX_WEIGHT_SUM {
+        return Err(format!(
+            "has weights with a sum of {sum}, including 1 for the level normal if it is not \
+            listed; the maximum is {MAX_WEIGHT_SUM}: {{high: 4, low: 1}} has the same effect as \
+            {{high: 32, low: 8}}"
+        ));
+    }
+    Ok(all)
+}
+
+fn priorities_schema() -> Json {
+    json!({
+        "type": "object",
+        "propertyNames": {"minLength": 1, "maxLength": MAX_LEVEL_BYTES},
+        "additionalProperties": {"type": "integer", "minimum": 1, "maximum": MAX_WEIGHT_SUM},
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::Config;
+
+    fn read(levels: &str) -> Result<Vec<(String, u32)>, String> {
+        let yaml = format!("job: {{priorities: {levels}}}");
+        let config = Config::parse("c.yaml", &yaml, std::iter::empty());
+        let config = config.map_err(|errors| errors.to_string())?;
+        Ok(config.job.priorities.levels().to_vec())
+    }
+
+    #[test]
+    fn levels_have_weights_and_the_normal_level_has_a_default() {
+        let level = |name: &str, weight| (name.to_owned(), weight);
+        let all = read("{high: 4, low: 1}").expect("valid");
+        assert_eq!(all, [level("high", 4), level("low", 1), level("normal", 1)]);
+        let all = read("{normal: 2, '9': 30}").expect("valid");
+        assert_eq!(all, [level("normal", 2), level("9", 30)]);
+        assert_eq!(read("{}").expect("valid"), []);
+    }
+
+    #[test]
+    fn invalid_levels_and_weights_are_reported() {
+        for (levels, why) in [
+            ("high", "a mapping of levels to weights"),
+            ("{high: 0}", "1 to 32"),
+            ("{high: 1.5}", "1 to 32"),
+            ("{high: 32}", "weights with a sum of 33"),
+            ("{'': 1}", "is not a valid level"),
+            ("{' high': 1}", "is not a valid level"),
+        ] {
+            let error = read(levels).expect_err(levels);
+            assert!(
+                error.contains("job.priorities") && error.contains(why),
+                "{levels}: {error}"
+            );
+        }
+    }
 }

@@ -5,9 +5,8 @@ use strum::{IntoStaticStr, VariantArray};
 
 use super::section::section;
 use crate::reading::key::{choice, keys, text};
-use crate::reading::parse::{ValueError, text as parse_text, wrong};
+use crate::reading::parse::{ValueError, hint, text as parse_text, wrong};
 use crate::reading::shown_value::{ShownValue, show};
-use crate::reading::suggest::hint;
 use crate::reading::yaml::Raw;
 use rules::named::Named;
 

@@ -11,7 +11,6 @@ pub(super) mod http;
 pub(super) mod job;
 pub(super) mod log;
 pub(super) mod placeholders;
-pub(super) mod priorities;
 pub(super) mod rate_limiter;
 pub(super) mod redis;
 pub(super) mod results;

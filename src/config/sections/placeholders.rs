@@ -6,8 +6,7 @@ use url::{Host, Position, Url};
 
 use super::job::field;
 use crate::reading::error::shown;
-use crate::reading::parse::ValueError;
-use crate::reading::suggest::hint;
+use crate::reading::parse::{ValueError, hint};
 use crate::values::url_parts::{MARK, parse_url, parts};
 use rules::job::call::{
     CarriedFields, MAX_LABEL, PlaceholderSource, Template, TemplatePart, ValuePlace,

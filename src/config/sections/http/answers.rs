@@ -9,8 +9,7 @@ use ::http::header::HeaderName;
 use crate::reading::error::{ConfigProblem, Origin, shown};
 use crate::reading::input::ConfigInput;
 use crate::reading::key::{DAY, Setting};
-use crate::reading::parse::{self, ValueError, wrong};
-use crate::reading::suggest::closest;
+use crate::reading::parse::{self, ValueError, closest, wrong};
 use crate::reading::yaml::{Item, Raw, YamlField};
 use rules::answers::{
     AnswerPattern, AnswerRule, AnswerRules, Answers, BodyPointer, Conditions, Consequence,

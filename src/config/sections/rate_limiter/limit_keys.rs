@@ -12,9 +12,9 @@ use crate::reading::key::{
     keys, text, tree,
 };
 use crate::reading::parse::{
-    self, ValueError, duration as parse_duration_of, parse_duration, text as parse_text, wrong,
+    self, ValueError, duration as parse_duration_of, hint, parse_duration, text as parse_text,
+    wrong,
 };
-use crate::reading::suggest::hint;
 use crate::reading::yaml::Raw;
 use crate::shape;
 use crate::values::header::{TRIMMED, after_prefix, header_name};

@@ -7,9 +7,8 @@ use serde_json::{Value as Json, json};
 
 use crate::reading::error::shown;
 use crate::reading::parse::{
-    ValueError, duration as parse_duration_of, parse_duration, text as parse_text, wrong,
+    ValueError, duration as parse_duration_of, hint, parse_duration, text as parse_text, wrong,
 };
-use crate::reading::suggest::hint;
 use crate::reading::yaml::Raw;
 use rules::calendar::{Calendar, Zone, zone_names};
 use rules::limit::{MAX_WINDOW, MIN_WINDOW};
