@@ -233,6 +233,23 @@ impl<T> Setting<T> {
     }
 }
 
+/// A key whose values may have any type.
+pub(crate) trait AnySetting: Sync {
+    /// Returns the key.
+    fn key(&self) -> &ConfigKey;
+    /// Checks a raw value.
+    fn check(&self, raw: &Raw) -> Result<(), ValueError>;
+}
+
+impl<T> AnySetting for Setting<T> {
+    fn key(&self) -> &ConfigKey {
+        &self.key
+    }
+    fn check(&self, raw: &Raw) -> Result<(), ValueError> {
+        (self.read)(raw).map(drop)
+    }
+}
+
 /// Declares a key whose value is `true` or `false`.
 pub(crate) const fn boolean(path: &'static str) -> Setting<bool> {
     Setting::new(path, ValueKind::Boolean, parse::boolean)

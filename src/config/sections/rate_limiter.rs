@@ -202,13 +202,14 @@ impl ConfigInput {
     /// Reads the section. Returns `None` after a problem.
     pub(crate) fn rate_limiter(&mut self) -> Option<RateLimiter> {
         let mut flat = LimitLayer::default();
-        for key in FLAT {
-            let (raw, at) = match (self.entry(key), key.default) {
-                (Some(entry), _) => (entry.raw.clone(), entry.at.clone()),
+        for setting in FLAT {
+            let key = setting.key();
+            let (raw, at) = match (self.tree(key), key.default) {
+                (Some(set), _) => set,
                 (None, Some(default)) => (Raw::Text(default.to_owned()), Origin::Default),
                 (None, None) => continue,
             };
-            if let Err(words) = flat.set(key.name(), &raw, &at, key.path) {
+            if let Err(words) = flat.set(setting, &raw, &at, key.path) {
                 self.wrong::<()>(key, words);
             }
         }

@@ -8,7 +8,7 @@ use serde_json::{Map, Value as Json, json};
 use super::window_size::{WindowSize, starts, starts_schema, time_zone, window_size};
 use crate::reading::error::shown;
 use crate::reading::key::{
-    ConfigKey, DAY, SECOND, Setting, as_written, boolean, choice, choice_of, duration, integer,
+    AnySetting, DAY, SECOND, Setting, as_written, boolean, choice, choice_of, duration, integer,
     keys, text, tree,
 };
 use crate::reading::parse::{
@@ -203,18 +203,18 @@ pub(super) static CONCURRENT: Setting<u64> =
     integer::<_, 1, MAX_UNITS>("rate-limiter.limits[].max-concurrent", "calls")
         .about("Maximum number of calls in flight over all workers.");
 /// The keys of one limit.
-pub(super) const FLAT: [&ConfigKey; 11] = [
-    &USE_ALGO.key,
-    &WINDOW_SIZE.key,
-    &TIME_ZONE.key,
-    &STARTS.key,
-    &MAX_REQUESTS.key,
-    &BURST.key,
-    &UNIT.key,
-    &GUARD.key,
-    &SCOPE.key,
-    &ADAPTIVE.key,
-    &SHADOW.key,
+pub(super) static FLAT: [&dyn AnySetting; 11] = [
+    &USE_ALGO,
+    &WINDOW_SIZE,
+    &TIME_ZONE,
+    &STARTS,
+    &MAX_REQUESTS,
+    &BURST,
+    &UNIT,
+    &GUARD,
+    &SCOPE,
+    &ADAPTIVE,
+    &SHADOW,
 ];
 
 /// `rate-limiter.guard`
@@ -349,7 +349,8 @@ fn reference(name: &str) -> Json {
 
 /// Returns the keys of one limit as schema properties.
 fn flat_schema() -> Map<String, Json> {
-    let property = |key: &&ConfigKey| {
+    let property = |setting: &&dyn AnySetting| {
+        let key = setting.key();
         let mut schema = shape::property(key);
         // A missing key takes its value from an outer level.
         if let Some(schema) = schema.as_object_mut() {

@@ -1,14 +1,15 @@
 //! Builds one limit of the configuration from the layers that describe it.
 
+use std::fmt::Display;
 use std::time::Duration;
 
 use super::limit_keys::{
-    ADAPTIVE, BURST, CONCURRENT, GUARD, GuardSetting, MAX_CONCURRENT, MAX_REQUESTS, SCOPE, SHADOW,
-    STARTS, TIME_ZONE, UNIT, USE_ALGO, WINDOW_SIZE,
+    ADAPTIVE, BURST, CONCURRENT, GUARD, GuardSetting, MAX_REQUESTS, SCOPE, SHADOW, STARTS,
+    TIME_ZONE, UNIT, USE_ALGO, WINDOW_SIZE,
 };
 use super::window_size::WindowSize;
 use crate::reading::error::{ConfigProblem, Origin, shown};
-use crate::reading::key::Setting;
+use crate::reading::key::{AnySetting, Setting};
 use crate::reading::parse::ValueError;
 use crate::reading::yaml::Raw;
 use rules::calendar::{Calendar, Zone};
@@ -16,29 +17,32 @@ use rules::limit::{Algorithm, Limit, LimitError, Unit};
 use rules::scope::Scope;
 use rules::timing::lateness::auto_guard;
 
-/// A value, its origin, and its key for errors.
-#[derive(Debug, Clone)]
-struct SourcedValue<T> {
+/// A value of a key, its origin, and its path for errors.
+struct SourcedValue<'l, T> {
     value: T,
+    at: &'l Origin,
+    path: &'l str,
+}
+
+impl<T> SourcedValue<'_, T> {
+    fn wrong(&self, words: impl Display) -> ConfigProblem {
+        ConfigProblem::of(self.at, self.path, words)
+    }
+}
+
+/// A raw value of the key `name`, its origin, and its path for errors.
+#[derive(Debug)]
+struct SourcedRaw {
+    name: &'static str,
+    raw: Raw,
     at: Origin,
-    key: String,
+    path: String,
 }
 
 /// The keys that one place of the configuration sets for its limits.
 #[derive(Debug, Default)]
 pub(super) struct LimitLayer {
-    algorithm: Option<SourcedValue<Algorithm>>,
-    window: Option<SourcedValue<WindowSize>>,
-    zone: Option<SourcedValue<Zone>>,
-    starts: Option<SourcedValue<String>>,
-    max: Option<SourcedValue<u64>>,
-    burst: Option<SourcedValue<u64>>,
-    unit: Option<SourcedValue<Unit>>,
-    guard: Option<SourcedValue<GuardSetting>>,
-    scope: Option<SourcedValue<Scope>>,
-    shadow: Option<SourcedValue<bool>>,
-    concurrent: Option<SourcedValue<u64>>,
-    adaptive: Option<SourcedValue<Option<u8>>>,
+    values: Vec<SourcedRaw>,
     /// Whether a value is wrong and has been reported.
     pub(crate) broken: bool,
 }
@@ -46,72 +50,57 @@ pub(super) struct LimitLayer {
 impl LimitLayer {
     /// Returns true for `unit: cost`.
     pub(crate) fn counts_cost(&self) -> bool {
-        (self.unit.as_ref()).is_some_and(|unit| unit.value == Unit::Cost)
+        (self.value(&UNIT)).is_some_and(|unit| unit.value == Unit::Cost)
     }
 
-    /// Returns origin and key of the scope, if this layer sets one.
+    /// Returns origin and path of the scope, if this layer sets one.
     pub(super) fn own_scope(&self) -> Option<(&Origin, &str)> {
-        (self.scope.as_ref()).map(|scope| (&scope.at, scope.key.as_str()))
+        (self.value(&SCOPE)).map(|scope| (scope.at, scope.path))
     }
 
     /// Returns true for `scope: global`.
     pub(crate) fn is_global(&self) -> bool {
-        (self.scope.as_ref()).is_some_and(|scope| scope.value == Scope::Global)
+        (self.value(&SCOPE)).is_some_and(|scope| scope.value == Scope::Global)
     }
 
-    /// Sets the limit key `name` to `raw`. Errors name it `key`.
+    /// Sets `key` to `raw`. Errors name it `path`.
     pub(crate) fn set(
         &mut self,
-        name: &str,
+        key: &dyn AnySetting,
         raw: &Raw,
         at: &Origin,
-        key: &str,
+        path: &str,
     ) -> Result<(), ValueError> {
-        let result = (|| {
-            let given = (raw, at, key);
-            match name {
-                name if name == USE_ALGO.key.name() => self.algorithm = take(&USE_ALGO, given)?,
-                name if name == WINDOW_SIZE.key.name() => self.window = take(&WINDOW_SIZE, given)?,
-                name if name == TIME_ZONE.key.name() => self.zone = take(&TIME_ZONE, given)?,
-                name if name == STARTS.key.name() => self.starts = take(&STARTS, given)?,
-                name if name == MAX_REQUESTS.key.name() => {
-                    self.max = take(&MAX_REQUESTS, given)?;
-                }
-                name if name == BURST.key.name() => self.burst = take(&BURST, given)?,
-                name if name == UNIT.key.name() => self.unit = take(&UNIT, given)?,
-                name if name == GUARD.key.name() => self.guard = take(&GUARD, given)?,
-                name if name == ADAPTIVE.key.name() => self.adaptive = take(&ADAPTIVE, given)?,
-                name if name == SHADOW.key.name() => self.shadow = take(&SHADOW, given)?,
-                MAX_CONCURRENT => self.concurrent = take(&CONCURRENT, given)?,
-                // The name is in `FLAT`, so this is `scope`.
-                _ => self.scope = take(&SCOPE, given)?,
-            }
-            Ok(())
-        })();
-        self.broken |= result.is_err();
-        result
+        self.values.push(SourcedRaw {
+            name: key.key().name(),
+            raw: raw.clone(),
+            at: at.clone(),
+            path: path.to_owned(),
+        });
+        let checked = key.check(raw);
+        self.broken |= checked.is_err();
+        checked
+    }
+
+    /// Returns the value of `setting`, if this layer sets a valid one.
+    fn value<T>(&self, setting: &Setting<T>) -> Option<SourcedValue<'_, T>> {
+        let mut values = self.values.iter();
+        let found = values.find(|value| value.name == setting.key.name())?;
+        Some(SourcedValue {
+            value: (setting.read)(&found.raw).ok()?,
+            at: &found.at,
+            path: &found.path,
+        })
     }
 }
 
-/// Parses a raw value of `setting`, and keeps its origin.
-fn take<T>(
+/// Returns the first value of `setting` in `layers`, and the number of its layer.
+fn first<'l, T>(
+    layers: &[&'l LimitLayer],
     setting: &Setting<T>,
-    (raw, at, key): (&Raw, &Origin, &str),
-) -> Result<Option<SourcedValue<T>>, ValueError> {
-    Ok(Some(SourcedValue {
-        value: (setting.read)(raw)?,
-        at: at.clone(),
-        key: key.to_owned(),
-    }))
-}
-
-/// Returns the first of `layers` that sets a value, with the value.
-fn first<'a, T>(
-    layers: &[&'a LimitLayer],
-    of: impl Fn(&'a LimitLayer) -> &'a Option<SourcedValue<T>>,
-) -> Option<(usize, &'a SourcedValue<T>)> {
+) -> Option<(usize, SourcedValue<'l, T>)> {
     let mut found = layers.iter().enumerate();
-    found.find_map(|(depth, layer)| Some((depth, of(layer).as_ref()?)))
+    found.find_map(|(depth, layer)| Some((depth, layer.value(setting)?)))
 }
 
 /// Builds a limit. Returns `None` if one of `layers` is broken, which has been reported.
@@ -126,17 +115,17 @@ pub(super) fn build(
     }
     let limit = build_of_tenant(name, layers, unit)?.map(|limit| limit.with_scope(scope));
     let limit = limit.and_then(|limit| with_band(limit, layers));
-    let shadow = first(layers, |layer| &layer.shadow).filter(|(_, shadow)| shadow.value);
+    let shadow = first(layers, &SHADOW).filter(|(_, shadow)| shadow.value);
     let Some((_, shadow)) = shadow.filter(|_| !is_concurrent(layers)) else {
         return Some(limit);
     };
-    let error = |error| ConfigProblem::of(&shadow.at, &shadow.key, error);
-    Some(limit.and_then(|limit| limit.in_shadow().map_err(error)))
+    let in_shadow = |limit: Limit| limit.in_shadow().map_err(|error| shadow.wrong(error));
+    Some(limit.and_then(in_shadow))
 }
 
 /// Returns the limit with the band in `layers`.
 fn with_band(limit: Limit, layers: &[&LimitLayer]) -> Result<Limit, ConfigProblem> {
-    let Some((depth, band)) = first(layers, |layer| &layer.adaptive) else {
+    let Some((depth, band)) = first(layers, &ADAPTIVE) else {
         return Ok(limit);
     };
     match band.value {
@@ -150,7 +139,7 @@ fn with_band(limit: Limit, layers: &[&LimitLayer]) -> Result<Limit, ConfigProble
                 need scope tenant or global",
                 limit.scope()
             );
-            Err(ConfigProblem::of(&band.at, &band.key, words))
+            Err(band.wrong(words))
         }
         Some(percent) if limit.algorithm() != Algorithm::Concurrency => {
             Ok(limit.with_band(percent))
@@ -161,56 +150,51 @@ fn with_band(limit: Limit, layers: &[&LimitLayer]) -> Result<Limit, ConfigProble
 
 /// Returns origin and key of the `shadow` in `layers`.
 pub(crate) fn shadow<'a>(layers: &[&'a LimitLayer]) -> Option<(&'a Origin, &'a str)> {
-    first(layers, |layer| &layer.shadow).map(|(_, shadow)| (&shadow.at, shadow.key.as_str()))
+    first(layers, &SHADOW).map(|(_, shadow)| (shadow.at, shadow.path))
 }
 
 /// Returns true for a limit on calls in flight. It takes only its scope from outer levels.
 fn is_concurrent(layers: &[&LimitLayer]) -> bool {
-    layers
-        .first()
-        .is_some_and(|layer| layer.concurrent.is_some())
+    let own = layers.first();
+    own.is_some_and(|layer| layer.value(&CONCURRENT).is_some())
 }
 
 /// Returns the scope in `layers`; the first layer that has one wins.
 pub(crate) fn scope(layers: &[&LimitLayer]) -> Scope {
-    first(layers, |layer| &layer.scope)
-        .map(|(_, scope)| scope.value.clone())
+    first(layers, &SCOPE)
+        .map(|(_, scope)| scope.value)
         .unwrap_or_default()
 }
 
 /// Returns the calendar of the windows in `layers`, or `None` if they have a length.
 fn calendar(
     layers: &[&LimitLayer],
-    algorithm: &SourcedValue<Algorithm>,
+    algorithm: Algorithm,
+    (window_depth, window): (usize, &SourcedValue<'_, WindowSize>),
 ) -> Result<Option<Calendar>, ConfigProblem> {
-    let Some((window_depth, window)) = first(layers, |layer| &layer.window) else {
-        return Ok(None);
-    };
-    let zone = first(layers, |layer| &layer.zone);
-    let starts = first(layers, |layer| &layer.starts);
+    let zone = first(layers, &TIME_ZONE);
+    let starts = first(layers, &STARTS);
     let WindowSize::Calendar(period) = window.value else {
         // A zone or a start of an outer level applies only to limits with a calendar.
-        let zone = zone.map(|(depth, zone)| (depth, &zone.at, &zone.key));
-        let starts = starts.map(|(depth, starts)| (depth, &starts.at, &starts.key));
+        let words = "has a meaning only with window-size: day, week or month";
+        let zone = zone.map(|(depth, zone)| (depth, zone.wrong(words)));
+        let starts = starts.map(|(depth, starts)| (depth, starts.wrong(words)));
         let mut own = [zone, starts].into_iter().flatten();
-        return match own.find(|(depth, ..)| *depth <= window_depth) {
-            Some((_, at, key)) => {
-                let words = "has a meaning only with window-size: day, week or month";
-                Err(ConfigProblem::of(at, key, words))
-            }
+        return match own.find(|(depth, _)| *depth <= window_depth) {
+            Some((_, problem)) => Err(problem),
             None => Ok(None),
         };
     };
-    if algorithm.value != Algorithm::FixedWindow {
+    if algorithm != Algorithm::FixedWindow {
         let words = format!(
             "is {period}, which only fixed-window-algo supports, not {}; set use-algo: {}",
-            algorithm.value.name(),
+            algorithm.name(),
             Algorithm::FixedWindow.name()
         );
-        return Err(ConfigProblem::of(&window.at, &window.key, words));
+        return Err(window.wrong(words));
     }
     let zone = zone.map_or(Zone::UTC, |(_, zone)| zone.value);
-    let begin = starts.map(|(_, starts)| starts.value.as_str());
+    let begin = starts.as_ref().map(|(_, starts)| starts.value.as_str());
     match (Calendar::parse(period, zone, begin), starts) {
         (None, Some((_, starts))) => {
             let must = match period {
@@ -222,7 +206,7 @@ fn calendar(
                 "is {}; for window-size: {period} it must be {must}",
                 shown(&starts.value)
             );
-            Err(ConfigProblem::of(&starts.at, &starts.key, words))
+            Err(starts.wrong(words))
         }
         (calendar, _) => Ok(calendar),
     }
@@ -233,22 +217,15 @@ fn build_of_tenant(
     layers: &[&LimitLayer],
     unit: Unit,
 ) -> Option<Result<Limit, ConfigProblem>> {
-    if let [
-        LimitLayer {
-            concurrent: Some(most),
-            ..
-        },
-        ..,
-    ] = layers
-    {
-        let error = |error| ConfigProblem::of(&most.at, &most.key, error);
-        return Some(Limit::concurrent(name, most.value).map_err(error));
+    if let Some(most) = layers.first().and_then(|layer| layer.value(&CONCURRENT)) {
+        let limit = Limit::concurrent(name, most.value);
+        return Some(limit.map_err(|error| most.wrong(error)));
     }
     // The keys directly below `rate-limiter` have defaults, so all four of these exist.
-    let (_, algorithm) = first(layers, |layer| &layer.algorithm)?;
-    let (_, max) = first(layers, |layer| &layer.max)?;
-    let (window_depth, window_size) = first(layers, |layer| &layer.window)?;
-    let calendar = match calendar(layers, algorithm) {
+    let algorithm = first(layers, &USE_ALGO)?.1.value;
+    let (_, max) = first(layers, &MAX_REQUESTS)?;
+    let (window_depth, window_size) = first(layers, &WINDOW_SIZE)?;
+    let calendar = match calendar(layers, algorithm, (window_depth, &window_size)) {
         Ok(calendar) => calendar,
         Err(problem) => return Some(Err(problem)),
     };
@@ -256,11 +233,10 @@ fn build_of_tenant(
         (WindowSize::Length(window), _) => *window,
         (_, calendar) => Duration::from_millis(calendar?.nominal_ms()),
     };
-    let (guard_depth, guard) = first(layers, |layer| &layer.guard)?;
+    let (guard_depth, guard) = first(layers, &GUARD)?;
     // The default of `unit` does not count, since it depends on the other limits of the list.
-    let given_unit =
-        first(layers, |layer| &layer.unit).filter(|(_, unit)| unit.at != Origin::Default);
-    let (which, within) = match (guard.value, algorithm.value) {
+    let given_unit = first(layers, &UNIT).filter(|(_, unit)| *unit.at != Origin::Default);
+    let (which, within) = match (guard.value, algorithm) {
         (GuardSetting::Within(within), which) => (which, within),
         (GuardSetting::Auto, which) => (which, auto_guard(which, window)),
         (GuardSetting::Strict, Algorithm::SlidingWindow) => (Algorithm::Strict, Duration::ZERO),
@@ -270,7 +246,7 @@ fn build_of_tenant(
                 as 50ms",
                 other.name()
             );
-            return Some(Err(ConfigProblem::of(&guard.at, &guard.key, words)));
+            return Some(Err(guard.wrong(words)));
         }
     };
     let limit = match calendar {
@@ -281,21 +257,20 @@ fn build_of_tenant(
         Ok(limit) => limit.with_unit(given_unit.map_or(unit, |(_, unit)| unit.value)),
         Err(error @ LimitError::Guard { .. }) => {
             // Report the value that was set closest to the limit.
-            let (at, key) = match window_depth < guard_depth {
-                true => (&window_size.at, &window_size.key),
-                false => (&guard.at, &guard.key),
-            };
-            return Some(Err(ConfigProblem::of(at, key, error)));
+            return Some(Err(match window_depth < guard_depth {
+                true => window_size.wrong(error),
+                false => guard.wrong(error),
+            }));
         }
-        Err(error) => return Some(Err(ConfigProblem::of(&max.at, &max.key, error))),
+        Err(error) => return Some(Err(max.wrong(error))),
     };
-    let Some((depth, burst)) = first(layers, |layer| &layer.burst) else {
+    let Some((depth, burst)) = first(layers, &BURST) else {
         return Some(Ok(limit));
     };
     // A burst from an outer level applies only to limits that can have one.
-    if depth > 0 && !algorithm.value.has_burst() {
+    if depth > 0 && !algorithm.has_burst() {
         return Some(Ok(limit));
     }
-    let burst_error = |error| ConfigProblem::of(&burst.at, &burst.key, error);
-    Some(limit.with_burst(burst.value).map_err(burst_error))
+    let limit = limit.with_burst(burst.value);
+    Some(limit.map_err(|error| burst.wrong(error)))
 }

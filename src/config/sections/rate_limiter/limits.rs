@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Display;
 
-use super::limit_keys::{self, FLAT, LIST_ONLY, MAX_CONCURRENT, limit_name};
+use super::limit_keys::{self, CONCURRENT, FLAT, LIST_ONLY, MAX_CONCURRENT, limit_name};
 use super::limit_layer::{self, LimitLayer, build};
 use crate::reading::error::{ConfigProblem, Origin, shown};
 use crate::reading::input::Tree;
@@ -258,8 +258,9 @@ impl LimitsReader<'_> {
         for YamlField { name, at, raw } in mapping.fields {
             let at = mapping.at.inside(*at);
             let key = format!("{}.{name}", mapping.path);
-            if FLAT.iter().any(|key| key.name() == name) {
-                if let Err(words) = layer.set(name, raw, &at, &key) {
+            let flat = FLAT.iter().find(|setting| setting.key().name() == name);
+            if let Some(setting) = flat {
+                if let Err(words) = layer.set(*setting, raw, &at, &key) {
                     self.wrong::<()>(&at, &key, words);
                 } else if name == "scope" && layer.is_global() && self.global.is_some() {
                     layer.broken = true;
@@ -285,13 +286,13 @@ impl LimitsReader<'_> {
                     };
                     layer.broken = true;
                     self.wrong::<()>(&at, &key, words);
-                } else if let Err(words) = layer.set(name, raw, &at, &key) {
+                } else if let Err(words) = layer.set(&CONCURRENT, raw, &at, &key) {
                     self.wrong::<()>(&at, &key, words);
                 }
             } else if name == MAX_CONCURRENT {
                 self.wrong::<()>(&at, &key, LIST_ONLY);
             } else if !more.contains(&name.as_str()) {
-                let flat = FLAT.iter().map(|key| key.name());
+                let flat = FLAT.iter().map(|setting| setting.key().name());
                 let known = flat.chain(more.iter().copied());
                 let hint = match closest(name, known) {
                     Some(meant) => format!("did you mean {meant}?"),
