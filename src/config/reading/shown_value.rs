@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::key::ConfigKey;
+use super::yaml::{Raw, YamlField};
 use rules::job::{TenantField, ValueField};
 use rules::named::Named;
 use rules::text::show_duration;
@@ -22,7 +23,7 @@ pub(crate) enum ShownValue {
     Secret { shown: String, secret: String },
     /// A mapping of keys, as written, to values.
     Map(Vec<(String, ShownValue)>),
-    /// A list of mappings; other items do not occur.
+    /// A list.
     List(Vec<ShownValue>),
 }
 
@@ -173,6 +174,27 @@ impl<T: Show> Show for Option<T> {
 impl Show for Vec<String> {
     fn shown(&self) -> Option<ShownValue> {
         (!self.is_empty()).then(|| ShownValue::texts(self))
+    }
+}
+
+impl Show for Raw {
+    fn shown(&self) -> Option<ShownValue> {
+        Some(match self {
+            // No valid value has a fraction.
+            Self::Null | Self::Float => ShownValue::bare("null"),
+            Self::Bool(value) => ShownValue::bare(value),
+            Self::Int(value) => ShownValue::bare(value),
+            Self::Text(text) => ShownValue::text(text),
+            Self::List(items) if items.is_empty() => ShownValue::bare("[]"),
+            Self::List(items) => {
+                ShownValue::List(items.iter().filter_map(|item| item.raw.shown()).collect())
+            }
+            Self::Map(fields) if fields.is_empty() => ShownValue::bare("{}"),
+            Self::Map(fields) => {
+                let field = |field: &YamlField| Some((field.name.clone(), field.raw.shown()?));
+                ShownValue::names(fields.iter().filter_map(field))
+            }
+        })
     }
 }
 

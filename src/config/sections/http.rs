@@ -1,7 +1,7 @@
 //! `dispatch.http`: the API that is called for each job.
 
 mod answers;
-mod answers_shown;
+mod answers_schema;
 pub(crate) mod api_profiles;
 mod headers;
 pub(crate) mod method;
@@ -13,7 +13,7 @@ use std::time::Duration;
 use ::http::header::HeaderName;
 use serde_json::json;
 
-use self::answers_shown::{answers_schema, cost_schema};
+use self::answers_schema::{answers_schema, cost_schema};
 use self::api_profiles::{ApiName, ApiProfile};
 use self::headers::ConfiguredHeaders;
 use self::method::Method;
@@ -261,7 +261,7 @@ impl ConfigInput {
         let headers = self.headers(url_known, &HEADERS, &HEADERS_FILE, &mut carried);
         let api = self.optional(&API);
         let profile = api.flatten().map(|api| ApiProfile::of(api).rules);
-        let answers = self.answers(&ANSWERS, &COST, profile);
+        let answers = self.answers(&ANSWERS.key, &COST.key, profile);
         let secret_files = self.secret_files(&SECRETS_FOLDER, &DEFAULT_SECRET_FILE);
         let sign = self.sign(headers.as_ref());
         let forwarded = forward.as_ref().and_then(Option::as_deref);
@@ -282,9 +282,6 @@ impl ConfigInput {
         self.shown.set(&HEADERS.key, &headers);
         let idempotency = ShownValue::text(idempotency_key.as_deref().unwrap_or("false"));
         self.shown.set(&IDEMPOTENCY_KEY.key, &idempotency);
-        self.shown
-            .set(&ANSWERS.key, &answers_shown::answers(&answers));
-        self.shown.set(&COST.key, &answers_shown::cost(&answers));
         let headers = self.idempotent(headers, idempotency_key.as_deref(), &mut carried)?;
         let used = self.tenants_secret(
             target.as_ref(),

@@ -208,7 +208,7 @@ fn a_profile_is_chosen_by_its_name() {
     let config = with("api: github, answers: {409: retry}").expect("valid");
     let shown = config.to_string();
     assert!(
-        shown.contains("api: github") && shown.contains("\"409\": retry"),
+        shown.contains("api: github") && shown.contains("\"409\": \"retry\""),
         "{shown}"
     );
     assert!(

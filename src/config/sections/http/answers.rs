@@ -8,7 +8,7 @@ use ::http::header::HeaderName;
 
 use crate::reading::error::{ConfigProblem, Origin, shown};
 use crate::reading::input::ConfigInput;
-use crate::reading::key::{DAY, Setting};
+use crate::reading::key::{ConfigKey, DAY};
 use crate::reading::parse::{self, ValueError, closest, wrong};
 use crate::reading::yaml::{Item, Raw, YamlField};
 use rules::answers::{
@@ -469,31 +469,32 @@ impl ConfigInput {
     /// Reads the meanings of answers. `profile` has the rules of the API's profile.
     pub(crate) fn answers(
         &mut self,
-        answers: &Setting<Raw>,
-        cost: &Setting<Raw>,
+        answers_key: &ConfigKey,
+        cost_key: &ConfigKey,
         profile: Option<AnswerRules>,
     ) -> Option<Answers> {
-        let (own, sources) = (self.tree(&answers.key), self.tree(&cost.key));
+        let (own, sources) = (self.tree(answers_key), self.tree(cost_key));
         let mut reader = AnswersReader {
             problems: &mut self.problems,
         };
-        let read = match &own {
+        let node = own
+            .as_ref()
+            .map(|(raw, at)| Node::new(raw, at.clone(), answers_key.path));
+        let read = match node {
             None => Some((Answers::default(), Vec::new())),
-            Some((raw @ Raw::List(_), at)) => {
-                let node = Node::new(raw, at.clone(), answers.key.path);
+            Some(node) if matches!(node.raw, Raw::List(_)) => {
                 let rules = reader.rules(&node);
                 rules.map(|rules| (Answers::default(), rules))
             }
-            Some((raw, at)) => {
-                let node = Node::new(raw, at.clone(), answers.key.path);
-                reader.lines(&node).map(|lines| (lines, Vec::new()))
-            }
+            Some(node) => reader.lines(&node).map(|lines| (lines, Vec::new())),
         };
         let cost = match &sources {
             None => Some(Vec::new()),
-            Some((raw, at)) => reader.cost(&Node::new(raw, at.clone(), cost.key.path)),
+            Some((raw, at)) => reader.cost(&Node::new(raw, at.clone(), cost_key.path)),
         };
         let ((answers, rules), cost) = (read?, cost?);
+        self.shown.set(answers_key, &own.map(|(raw, _)| raw));
+        self.shown.set(cost_key, &sources.map(|(raw, _)| raw));
         let answers = answers.with_rules(AnswerRules { rules, cost });
         Some(answers.with_profile(profile.unwrap_or_default()))
     }
