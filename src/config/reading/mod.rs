@@ -6,4 +6,5 @@ pub(super) mod input;
 pub(super) mod key;
 pub(super) mod parse;
 pub(super) mod shown_value;
+pub(super) mod tree;
 pub(super) mod yaml;

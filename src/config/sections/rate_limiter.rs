@@ -18,6 +18,7 @@ use crate::reading::error::Origin;
 use crate::reading::input::ConfigInput;
 use crate::reading::key::ConfigKey;
 use crate::reading::shown_value::{ShownValue, ShownValues, show};
+use crate::reading::tree::Node;
 use crate::reading::yaml::Raw;
 use rules::answers::ThrottleScope;
 use rules::limit::{Algorithm, DEFAULT_LIMIT, Limit, Unit};
@@ -209,7 +210,7 @@ impl ConfigInput {
                 (None, Some(default)) => (Raw::Text(default.to_owned()), Origin::Default),
                 (None, None) => continue,
             };
-            if let Err(words) = flat.set(setting, &raw, &at, key.path) {
+            if let Err(words) = flat.set(setting, &Node::new(&raw, at, key.path)) {
                 self.wrong::<()>(key, words);
             }
         }

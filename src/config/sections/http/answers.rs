@@ -6,11 +6,12 @@ use std::time::Duration;
 
 use ::http::header::HeaderName;
 
-use crate::reading::error::{ConfigProblem, Origin, shown};
+use crate::reading::error::{ConfigProblem, shown};
 use crate::reading::input::ConfigInput;
 use crate::reading::key::{ConfigKey, DAY};
 use crate::reading::parse::{self, ValueError, closest, wrong};
-use crate::reading::yaml::{Item, Raw, YamlField};
+use crate::reading::tree::Node;
+use crate::reading::yaml::Raw;
 use rules::answers::{
     AnswerPattern, AnswerRule, AnswerRules, Answers, BodyPointer, Conditions, Consequence,
     ExpectedValue, StatusPattern, TimeForm, ValueSource, ValueTest, WaitSource,
@@ -51,26 +52,6 @@ const TESTS: [&str; 7] = [
 /// Values of `scope`, and whether all tenants are stopped.
 pub(super) const SCOPES: [(&str, bool); 2] = [("tenant", false), ("global", true)];
 
-/// A value in the configuration, with its name, place and path for errors.
-pub(super) struct Node<'r> {
-    pub(crate) name: &'r str,
-    pub(crate) raw: &'r Raw,
-    at: Origin,
-    path: String,
-}
-
-impl<'r> Node<'r> {
-    /// Creates the node of a key or of a whole file.
-    pub(crate) fn new(raw: &'r Raw, at: Origin, path: &str) -> Self {
-        Self {
-            name: "",
-            raw,
-            at,
-            path: path.to_owned(),
-        }
-    }
-}
-
 /// Reads rules and reports all mistakes in them.
 pub(super) struct AnswersReader<'a> {
     pub(crate) problems: &'a mut Vec<ConfigProblem>,
@@ -78,8 +59,7 @@ pub(super) struct AnswersReader<'a> {
 
 impl AnswersReader<'_> {
     pub(crate) fn wrong<T>(&mut self, node: &Node<'_>, words: impl Display) -> Option<T> {
-        let problem = ConfigProblem::of(&node.at, &node.path, words);
-        self.problems.push(problem);
+        self.problems.push(node.wrong(words));
         None
     }
 
@@ -104,16 +84,7 @@ impl AnswersReader<'_> {
             let words = format!("has {} entries; the maximum is {max}", fields.len());
             return self.wrong(node, words);
         }
-        let child = |field: &'r YamlField| Node {
-            name: &field.name,
-            raw: &field.raw,
-            at: node.at.inside(field.at),
-            path: match field.name.len() > MAX_TEXT_BYTES || field.name.contains("://") {
-                true => format!("{}.…", node.path),
-                false => format!("{}.{}", node.path, field.name),
-            },
-        };
-        Some(fields.iter().map(child).collect())
+        Some(node.fields())
     }
 
     /// Returns the fields of a mapping, which have names in `known`. Reports other names.
@@ -146,21 +117,14 @@ impl AnswersReader<'_> {
         max: usize,
         must: &str,
     ) -> Option<Vec<Node<'r>>> {
-        let items = match node.raw {
-            Raw::List(items) if items.len() <= max => items,
+        match node.raw {
+            Raw::List(items) if items.len() <= max => Some(node.items()),
             Raw::List(items) => {
                 let words = format!("has {} items; the maximum is {max}", items.len());
-                return self.wrong(node, words);
+                self.wrong(node, words)
             }
-            other => return self.wrong(node, wrong(other, format_args!("a list of {must}"))),
-        };
-        let child = |(index, item): (usize, &'r Item)| Node {
-            name: "",
-            raw: &item.raw,
-            at: node.at.inside(item.at),
-            path: format!("{}[{index}]", node.path),
-        };
-        Some(items.iter().enumerate().map(child).collect())
+            other => self.wrong(node, wrong(other, format_args!("a list of {must}"))),
+        }
     }
 
     /// Reads each item with `read`. Returns `None` after a problem.
@@ -277,7 +241,7 @@ impl AnswersReader<'_> {
                 return self.wrong(node, words);
             }
             Raw::List(_) => self.items(node, MAX_PARTS, "statuses")?,
-            _ => vec![Node::new(node.raw, node.at.clone(), &node.path)],
+            _ => vec![node.clone()],
         };
         self.each(nodes, |reader, node| {
             let text = match node.raw {

@@ -4,10 +4,11 @@
 use std::fmt::{self, Display};
 use std::sync::Arc;
 
-use super::answers::{AnswersReader, MAX_TEXT_BYTES, Node};
+use super::answers::{AnswersReader, MAX_TEXT_BYTES};
 use crate::reading::error::{ConfigErrors, ConfigProblem, Origin, Position};
 use crate::reading::parse::{self, wrong};
 use crate::reading::shown_value::{Show, ShownValue};
+use crate::reading::tree::Node;
 use crate::reading::yaml::{self, Raw};
 use rules::answers::AnswerRules;
 

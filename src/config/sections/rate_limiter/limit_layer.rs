@@ -11,6 +11,7 @@ use super::window_size::WindowSize;
 use crate::reading::error::{ConfigProblem, Origin, shown};
 use crate::reading::key::{AnySetting, Setting};
 use crate::reading::parse::ValueError;
+use crate::reading::tree::Node;
 use crate::reading::yaml::Raw;
 use rules::calendar::{Calendar, Zone};
 use rules::limit::{Algorithm, Limit, LimitError, Unit};
@@ -18,14 +19,14 @@ use rules::scope::Scope;
 use rules::timing::lateness::auto_guard;
 
 /// A value of a key, its origin, and its path for errors.
-struct SourcedValue<'l, T> {
+pub(super) struct SourcedValue<'l, T> {
     value: T,
     at: &'l Origin,
     path: &'l str,
 }
 
 impl<T> SourcedValue<'_, T> {
-    fn wrong(&self, words: impl Display) -> ConfigProblem {
+    pub(super) fn wrong(&self, words: impl Display) -> ConfigProblem {
         ConfigProblem::of(self.at, self.path, words)
     }
 }
@@ -53,37 +54,30 @@ impl LimitLayer {
         (self.value(&UNIT)).is_some_and(|unit| unit.value == Unit::Cost)
     }
 
-    /// Returns origin and path of the scope, if this layer sets one.
-    pub(super) fn own_scope(&self) -> Option<(&Origin, &str)> {
-        (self.value(&SCOPE)).map(|scope| (scope.at, scope.path))
-    }
-
     /// Returns true for `scope: global`.
     pub(crate) fn is_global(&self) -> bool {
         (self.value(&SCOPE)).is_some_and(|scope| scope.value == Scope::Global)
     }
 
-    /// Sets `key` to `raw`. Errors name it `path`.
+    /// Sets `setting` to the value in `node`.
     pub(crate) fn set(
         &mut self,
-        key: &dyn AnySetting,
-        raw: &Raw,
-        at: &Origin,
-        path: &str,
+        setting: &dyn AnySetting,
+        node: &Node<'_>,
     ) -> Result<(), ValueError> {
         self.values.push(SourcedRaw {
-            name: key.key().name(),
-            raw: raw.clone(),
-            at: at.clone(),
-            path: path.to_owned(),
+            name: setting.key().name(),
+            raw: node.raw.clone(),
+            at: node.at.clone(),
+            path: node.path.clone(),
         });
-        let checked = key.check(raw);
+        let checked = setting.check(node.raw);
         self.broken |= checked.is_err();
         checked
     }
 
     /// Returns the value of `setting`, if this layer sets a valid one.
-    fn value<T>(&self, setting: &Setting<T>) -> Option<SourcedValue<'_, T>> {
+    pub(super) fn value<T>(&self, setting: &Setting<T>) -> Option<SourcedValue<'_, T>> {
         let mut values = self.values.iter();
         let found = values.find(|value| value.name == setting.key.name())?;
         Some(SourcedValue {
@@ -95,7 +89,7 @@ impl LimitLayer {
 }
 
 /// Returns the first value of `setting` in `layers`, and the number of its layer.
-fn first<'l, T>(
+pub(super) fn first<'l, T>(
     layers: &[&'l LimitLayer],
     setting: &Setting<T>,
 ) -> Option<(usize, SourcedValue<'l, T>)> {
@@ -146,11 +140,6 @@ fn with_band(limit: Limit, layers: &[&LimitLayer]) -> Result<Limit, ConfigProble
         }
         _ => Ok(limit),
     }
-}
-
-/// Returns origin and key of the `shadow` in `layers`.
-pub(crate) fn shadow<'a>(layers: &[&'a LimitLayer]) -> Option<(&'a Origin, &'a str)> {
-    first(layers, &SHADOW).map(|(_, shadow)| (shadow.at, shadow.path))
 }
 
 /// Returns true for a limit on calls in flight. It takes only its scope from outer levels.

@@ -3,12 +3,15 @@
 use std::collections::BTreeMap;
 use std::fmt::Display;
 
-use super::limit_keys::{self, CONCURRENT, FLAT, LIST_ONLY, MAX_CONCURRENT, limit_name};
+use super::limit_keys::{
+    self, CONCURRENT, FLAT, LIST_ONLY, MAX_CONCURRENT, SCOPE, SHADOW, limit_name,
+};
 use super::limit_layer::{self, LimitLayer, build};
-use crate::reading::error::{ConfigProblem, Origin, shown};
+use crate::reading::error::{ConfigProblem, shown};
 use crate::reading::input::Tree;
-use crate::reading::parse::{self, closest, describe_value, hint};
-use crate::reading::yaml::{Item, Raw, YamlField};
+use crate::reading::parse::{self, closest, describe_value, hint, wrong};
+use crate::reading::tree::Node;
+use crate::reading::yaml::Raw;
 use rules::limit::{Algorithm, DEFAULT_LIMIT, Limit, LimitError, Limits, MAX_LIMITS, Unit};
 use rules::policy::{EntryLimits, Pattern, Policy};
 use rules::scope::Scope;
@@ -19,29 +22,6 @@ const PLANS: &str = limit_keys::PLANS.key.path;
 const TENANTS: &str = limit_keys::TENANTS.key.path;
 /// Example of a list of limits, for errors.
 const LIST_EXAMPLE: &str = "such as [{name: second, max-requests: 10, window-size: 1}]";
-
-/// Returns the path of the key `name` below `path` for errors. Replaces a name that may contain a
-/// secret, such as a URL, with `…`.
-fn below(path: &str, name: &str) -> String {
-    if name.contains("://") || name.len() > MAX_TENANT_BYTES {
-        return format!("{path}.…");
-    }
-    format!("{path}.{name}")
-}
-
-/// A mapping in the configuration: its name, keys, position, and its path for errors.
-struct Mapping<'a> {
-    name: &'a str,
-    fields: &'a [YamlField],
-    at: Origin,
-    path: String,
-}
-
-impl Mapping<'_> {
-    fn field(&self, name: &str) -> Option<&YamlField> {
-        self.fields.iter().find(|field| field.name == name)
-    }
-}
 
 /// The items of a list of limits that are mappings.
 struct ListedLimits {
@@ -75,7 +55,7 @@ impl LimitsReader<'_> {
         plan_header: Option<String>,
     ) -> Option<Policy> {
         let common = match limits {
-            Some((raw, at)) => self.list(raw, at, LIMITS, &[self.flat]),
+            Some((raw, at)) => self.list(&Node::new(raw, at.clone(), LIMITS), &[self.flat]),
             None => self.single_limit(&[self.flat]),
         };
         let global = common.iter().flat_map(Limits::global);
@@ -98,7 +78,7 @@ impl LimitsReader<'_> {
             let name = plan.name.to_owned();
             if name.is_empty() || name.len() > 64 {
                 let words = format!("has {} bytes; a plan's name must have 1 to 64", name.len());
-                self.wrong::<()>(&plan.at, &plan.path, words);
+                self.wrong::<()>(&plan, words);
             }
             let set = self.set(&plan, &[]);
             plans.insert(name, set);
@@ -127,9 +107,9 @@ impl LimitsReader<'_> {
         tenants
     }
 
-    fn pattern(&mut self, entry: &Mapping<'_>) -> Option<Pattern> {
+    fn pattern(&mut self, entry: &Node<'_>) -> Option<Pattern> {
         let text = entry.name;
-        let wrong = if text.is_empty() || text.len() > MAX_TENANT_BYTES {
+        let why = if text.is_empty() || text.len() > MAX_TENANT_BYTES {
             format!("it must have 1 to {MAX_TENANT_BYTES} bytes")
         } else if text.contains(char::is_control) {
             "it must not contain control characters".to_owned()
@@ -138,96 +118,72 @@ impl LimitsReader<'_> {
         } else {
             return Some(Pattern::parse(text));
         };
-        self.wrong(
-            &entry.at,
-            &entry.path,
-            format!("is not a tenant id: {wrong}"),
-        )
+        self.wrong(entry, format!("is not a tenant id: {why}"))
     }
 
     /// Returns the plan that an entry of `tenants` names. It is a problem if the plan does not
     /// exist, or if the entry has another key.
     fn plan_of(
         &mut self,
-        entry: &Mapping<'_>,
+        entry: &Node<'_>,
         plans: &BTreeMap<String, Option<Limits>>,
     ) -> Option<String> {
         let plan = entry.field("plan")?;
-        let (at, key) = (entry.at.inside(plan.at), format!("{}.plan", entry.path));
-        if let Some(other) = entry.fields.iter().find(|field| field.name != "plan") {
-            let at = entry.at.inside(other.at);
+        if let Some(other) = entry.fields().iter().find(|field| field.name != "plan") {
             let words = format!(
                 "is set next to a plan, which defines all limits; keep the plan or {}",
-                shown(&other.name)
+                shown(other.name)
             );
-            return self.wrong(&at, &below(&entry.path, &other.name), words);
+            return self.wrong(other, words);
         }
-        match parse::text(&plan.raw, "the name of a plan") {
-            Err(words) => self.wrong(&at, &key, words),
+        match parse::text(plan.raw, "the name of a plan") {
+            Err(words) => self.wrong(&plan, words),
             Ok(name) if plans.contains_key(name) => Some(name.to_owned()),
             Ok(name) => {
                 let hint = hint(name, plans.keys().map(String::as_str));
                 let words = format!("is {}, but {PLANS} has no such plan{hint}", shown(name));
-                self.wrong(&at, &key, words)
+                self.wrong(&plan, words)
             }
         }
     }
 
     /// Reads a mapping of names to mappings.
-    fn mappings<'t>(&mut self, tree: &'t Tree, path: &str, example: &str) -> Vec<Mapping<'t>> {
+    fn mappings<'t>(&mut self, tree: &'t Tree, path: &str, example: &str) -> Vec<Node<'t>> {
         let Some((raw, at)) = tree else {
             return Vec::new();
         };
-        let fields = match raw {
-            Raw::Map(fields) => fields,
-            Raw::Null => return Vec::new(),
-            other => {
-                let words = format!(
-                    "is {}; it must contain names, such as {example}",
-                    describe_value(other)
-                );
-                self.wrong::<()>(at, path, words);
-                return Vec::new();
-            }
-        };
-        let mut found = Vec::new();
-        for field in fields {
-            let (at, path) = (at.inside(field.at), below(path, &field.name));
-            match &field.raw {
-                Raw::Map(fields) if !fields.is_empty() => found.push(Mapping {
-                    name: &field.name,
-                    fields,
-                    at,
-                    path,
-                }),
-                Raw::Map(_) | Raw::Null => {
-                    let words = "sets nothing; give it keys, such as max-requests, or limits";
-                    self.wrong::<()>(&at, &path, words);
-                }
-                other => {
-                    let words = format!("is {}; it must contain keys", describe_value(other));
-                    self.wrong::<()>(&at, &path, words);
-                }
-            }
+        let node = Node::new(raw, at.clone(), path);
+        if !matches!(raw, Raw::Map(_) | Raw::Null) {
+            let value = describe_value(raw);
+            let words = format!("is {value}; it must contain names, such as {example}");
+            self.wrong::<()>(&node, words);
         }
+        let mut found = node.fields();
+        found.retain(|field| {
+            let words = match field.raw {
+                Raw::Map(fields) if !fields.is_empty() => return true,
+                Raw::Map(_) | Raw::Null => {
+                    "sets nothing; give it keys, such as max-requests, or limits".to_owned()
+                }
+                other => format!("is {}; it must contain keys", describe_value(other)),
+            };
+            self.wrong::<()>(field, words).is_some()
+        });
         found
     }
 
     /// Reads the limits of a plan or of a tenant's entry.
-    fn set(&mut self, mapping: &Mapping<'_>, more: &[&str]) -> Option<Limits> {
+    fn set(&mut self, mapping: &Node<'_>, more: &[&str]) -> Option<Limits> {
         let layer = self.layer(mapping, &[&["limits"], more].concat());
         let layers = [&layer, self.flat];
         match mapping.field("limits") {
-            Some(field) => {
-                let (at, path) = (mapping.at.inside(field.at), &mapping.path);
-                self.list(&field.raw, &at, &format!("{path}.limits"), &layers)
-            }
+            Some(limits) => self.list(&limits, &layers),
             None if self.is_global(DEFAULT_LIMIT) => {
                 let words = format!(
                     "its limit would have the name {DEFAULT_LIMIT}, like the global limit that is \
                     enforced with it; name one of them, such as limits: [{{name: minute}}]"
                 );
-                self.wrong(&mapping.at, &mapping.path, words)
+                self.wrong(mapping, words)
             }
             None => self.single_limit(&layers),
         }
@@ -239,8 +195,9 @@ impl LimitsReader<'_> {
         match Limits::new(vec![limit]) {
             Ok(limits) => Some(limits),
             Err(error) => {
-                let (at, key) = limit_layer::shadow(layers)?;
-                self.wrong(at, key, error)
+                let (_, shadow) = limit_layer::first(layers, &SHADOW)?;
+                self.problems.push(shadow.wrong(error));
+                None
             }
         }
     }
@@ -253,15 +210,15 @@ impl LimitsReader<'_> {
     }
 
     /// Reads the limit keys of `mapping`. Keys in `more` are valid, too, and are read elsewhere.
-    fn layer(&mut self, mapping: &Mapping<'_>, more: &[&str]) -> LimitLayer {
+    fn layer(&mut self, mapping: &Node<'_>, more: &[&str]) -> LimitLayer {
         let mut layer = LimitLayer::default();
-        for YamlField { name, at, raw } in mapping.fields {
-            let at = mapping.at.inside(*at);
-            let key = format!("{}.{name}", mapping.path);
+        let fields = mapping.fields();
+        for field in &fields {
+            let name = field.name;
             let flat = FLAT.iter().find(|setting| setting.key().name() == name);
             if let Some(setting) = flat {
-                if let Err(words) = layer.set(*setting, raw, &at, &key) {
-                    self.wrong::<()>(&at, &key, words);
+                if let Err(words) = layer.set(*setting, field) {
+                    self.wrong::<()>(field, words);
                 } else if name == "scope" && layer.is_global() && self.global.is_some() {
                     layer.broken = true;
                     let words = format!(
@@ -269,14 +226,13 @@ impl LimitsReader<'_> {
                         move this limit to {LIMITS}, where it is enforced together with limits of \
                         plans and tenants"
                     );
-                    self.wrong::<()>(&at, &key, words);
+                    self.wrong::<()>(field, words);
                 }
             } else if name == MAX_CONCURRENT && more.contains(&MAX_CONCURRENT) {
-                let beside = mapping.fields.iter().map(|field| field.name.as_str());
                 let fits = [MAX_CONCURRENT, "name", "scope"];
-                let mut beside = beside.filter(|other| !fits.contains(other));
-                if let Some(other) = beside.next() {
-                    let words = if other == limit_keys::SHADOW.key.name() {
+                let mut beside = fields.iter().map(|field| field.name);
+                if let Some(other) = beside.find(|other| !fits.contains(other)) {
+                    let words = if other == SHADOW.key.name() {
                         LimitError::Shadow(Algorithm::Concurrency).to_string()
                     } else {
                         format!(
@@ -285,13 +241,13 @@ impl LimitsReader<'_> {
                         )
                     };
                     layer.broken = true;
-                    self.wrong::<()>(&at, &key, words);
-                } else if let Err(words) = layer.set(&CONCURRENT, raw, &at, &key) {
-                    self.wrong::<()>(&at, &key, words);
+                    self.wrong::<()>(field, words);
+                } else if let Err(words) = layer.set(&CONCURRENT, field) {
+                    self.wrong::<()>(field, words);
                 }
             } else if name == MAX_CONCURRENT {
-                self.wrong::<()>(&at, &key, LIST_ONLY);
-            } else if !more.contains(&name.as_str()) {
+                self.wrong::<()>(field, LIST_ONLY);
+            } else if !more.contains(&name) {
                 let flat = FLAT.iter().map(|setting| setting.key().name());
                 let known = flat.chain(more.iter().copied());
                 let hint = match closest(name, known) {
@@ -299,7 +255,8 @@ impl LimitsReader<'_> {
                     None => "docs/CONFIGURATION.md lists all keys".to_owned(),
                 };
                 let words = format!("unknown key {} in {}; {hint}", shown(name), mapping.path);
-                self.problems.push(ConfigProblem::new(at, words));
+                self.problems
+                    .push(ConfigProblem::new(field.at.clone(), words));
             }
         }
         layer
@@ -307,24 +264,18 @@ impl LimitsReader<'_> {
 
     /// Reads a list of limits. A value that an item lacks comes from the first layer in `outer`
     /// that has it.
-    fn list(
-        &mut self,
-        raw: &Raw,
-        at: &Origin,
-        path: &str,
-        outer: &[&LimitLayer],
-    ) -> Option<Limits> {
-        let items = self.items(raw, at, path)?;
+    fn list(&mut self, node: &Node<'_>, outer: &[&LimitLayer]) -> Option<Limits> {
+        let items = self.items(node)?;
         let ListedLimits {
             names,
             layers,
             is_whole,
-        } = self.listed_limits(items, at, path);
+        } = self.listed_limits(&items);
         // If one limit counts cost, the default unit of the others is calls. The default of the
         // common limits also applies to the limits of plans and tenants that replace them.
         let tokens = layers.iter().any(LimitLayer::counts_cost);
         let unit = if tokens { Unit::Calls } else { self.unit };
-        if path == LIMITS {
+        if node.path == LIMITS {
             self.unit = unit;
         }
         let limits: Vec<_> = (names.iter().zip(&layers))
@@ -346,36 +297,26 @@ impl LimitsReader<'_> {
                 let mut indexes = 0..limits.len();
                 let index =
                     indexes.find(|index| matches!(up_to(*index), Err(LimitError::Parts(_))))?;
-                let item = format!("{path}[{index}]");
-                let (at, key) = match layers[index].own_scope() {
-                    Some((at, key)) => (at.clone(), key.to_owned()),
-                    None => (at.inside(items[index].at), item),
-                };
-                self.wrong(&at, &key, error)
+                self.problems.push(match layers[index].value(&SCOPE) {
+                    Some(scope) => scope.wrong(error),
+                    None => items[index].wrong(error),
+                });
+                None
             }
-            Err(error) => self.wrong(at, path, error),
+            Err(error) => self.wrong(node, error),
         }
     }
 
     /// Returns the items of a list of limits, which must not be empty or too long.
-    fn items<'t>(&mut self, raw: &'t Raw, at: &Origin, path: &str) -> Option<&'t [Item]> {
-        let items = match raw {
-            Raw::List(items) if !items.is_empty() => items,
-            Raw::List(_) => {
-                return self.wrong(
-                    at,
-                    path,
-                    format!("is an empty list; it must contain limits, {LIST_EXAMPLE}"),
-                );
-            }
-            other => {
-                let words = format!(
-                    "is {}; it must be a list of limits, {LIST_EXAMPLE}",
-                    describe_value(other)
-                );
-                return self.wrong(at, path, words);
-            }
-        };
+    fn items<'r>(&mut self, node: &Node<'r>) -> Option<Vec<Node<'r>>> {
+        let items = node.items();
+        if items.is_empty() {
+            let words = match node.raw {
+                Raw::List(_) => format!("is an empty list; it must contain limits, {LIST_EXAMPLE}"),
+                other => wrong(other, format_args!("a list of limits, {LIST_EXAMPLE}")),
+            };
+            return self.wrong(node, words);
+        }
         let global = self.global.as_ref().map_or(0, Vec::len);
         if items.len() + global > MAX_LIMITS {
             let beside = match global {
@@ -386,37 +327,27 @@ impl LimitsReader<'_> {
                 "has {} limits{beside}; at most {MAX_LIMITS} are enforced together",
                 items.len()
             );
-            return self.wrong(at, path, words);
+            return self.wrong(node, words);
         }
         Some(items)
     }
 
     /// Reads the name and the keys of each item.
-    fn listed_limits(&mut self, items: &[Item], at: &Origin, path: &str) -> ListedLimits {
+    fn listed_limits(&mut self, items: &[Node<'_>]) -> ListedLimits {
         let mut listed = ListedLimits {
             names: Vec::new(),
             layers: Vec::new(),
             is_whole: true,
         };
-        for (index, item) in items.iter().enumerate() {
-            let (at, path) = (at.inside(item.at), format!("{path}[{index}]"));
-            let Raw::Map(fields) = &item.raw else {
-                let words = format!(
-                    "is {}; it must be a limit, {LIST_EXAMPLE}",
-                    describe_value(&item.raw)
-                );
-                self.wrong::<()>(&at, &path, words);
+        for item in items {
+            if !matches!(item.raw, Raw::Map(_)) {
+                let words = wrong(item.raw, format_args!("a limit, {LIST_EXAMPLE}"));
+                self.wrong::<()>(item, words);
                 listed.is_whole = false;
                 continue;
-            };
-            let mapping = Mapping {
-                name: "",
-                fields,
-                at,
-                path,
-            };
-            let name = self.name(&mapping, items.len() == 1, &listed.names);
-            let layer = self.layer(&mapping, &["name", MAX_CONCURRENT]);
+            }
+            let name = self.name(item, items.len() == 1, &listed.names);
+            let layer = self.layer(item, &["name", MAX_CONCURRENT]);
             listed.layers.push(layer);
             listed.is_whole &= name.is_some();
             listed.names.push(name);
@@ -428,7 +359,7 @@ impl LimitsReader<'_> {
     /// name if it `is_single`.
     fn name(
         &mut self,
-        item: &Mapping<'_>,
+        item: &Node<'_>,
         is_single: bool,
         others: &[Option<String>],
     ) -> Option<String> {
@@ -441,22 +372,23 @@ impl LimitsReader<'_> {
         let Some(field) = item.field("name") else {
             if is_single && self.is_global(DEFAULT_LIMIT) {
                 let key = format!("{}.name", item.path);
-                return self.wrong(&item.at, &key, taken(DEFAULT_LIMIT));
+                let problem = ConfigProblem::of(&item.at, &key, taken(DEFAULT_LIMIT));
+                self.problems.push(problem);
+                return None;
             }
             if is_single {
                 return Some(DEFAULT_LIMIT.to_owned());
             }
             let words = "has no name; each of several limits needs its own name";
-            return self.wrong(&item.at, &item.path, words);
+            return self.wrong(item, words);
         };
-        let (at, key) = (item.at.inside(field.at), format!("{}.name", item.path));
-        match limit_name(&field.raw) {
+        match limit_name(field.raw) {
             Ok(name) if others.iter().flatten().any(|other| *other == name) => {
-                self.wrong(&at, &key, LimitError::SameName(name))
+                self.wrong(&field, LimitError::SameName(name))
             }
-            Ok(name) if self.is_global(&name) => self.wrong(&at, &key, taken(&name)),
+            Ok(name) if self.is_global(&name) => self.wrong(&field, taken(&name)),
             Ok(name) => Some(name),
-            Err(words) => self.wrong(&at, &key, words),
+            Err(words) => self.wrong(&field, words),
         }
     }
 
@@ -478,8 +410,8 @@ impl LimitsReader<'_> {
         None
     }
 
-    fn wrong<T>(&mut self, at: &Origin, key: &str, words: impl Display) -> Option<T> {
-        self.problems.push(ConfigProblem::of(at, key, words));
+    fn wrong<T>(&mut self, node: &Node<'_>, words: impl Display) -> Option<T> {
+        self.problems.push(node.wrong(words));
         None
     }
 }
