@@ -165,8 +165,8 @@ pub async fn inspect(
     })
 }
 
-/// Corrects the end of the waitlist, which `found` has for each limit alone, although several limits
-/// delay each other. Keeps it if there is no forecast.
+/// Corrects the end of the waitlist in `found`, which considers each limit alone, although several
+/// limits delay each other. Keeps it if there is no forecast.
 async fn correct_end(
     gate: &RedisGate,
     partition: (&Tenant, &Labels),

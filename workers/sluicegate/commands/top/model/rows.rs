@@ -90,8 +90,8 @@ impl Model {
         shared
     }
 
-    /// Returns the names of `tenant`'s limits that an operator tries with another maximum, and these
-    /// maximums, from the last answer.
+    /// Returns the limits of `tenant` that an operator tries with another maximum, from the last
+    /// answer: their names and these maximums.
     pub fn trials(&self, tenant: &Tenant) -> impl Iterator<Item = (&str, u64)> {
         let page = self.page.as_ref().filter(|page| page.tenant == *tenant);
         let page = page.and_then(|page| page.glance.answer());
