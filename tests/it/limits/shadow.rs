@@ -262,7 +262,7 @@ async fn a_tried_maximum_denies_nothing_and_counts_earlier_starts_once_set() {
 
     // A trial ends by itself, by a command, and when its max is set.
     let one = ["other", "1", "--limit", "few", "--shadow"];
-    tenant(&[&one[..], &["--for", "1s"]].concat()).exited(0);
+    tenant(&[&one[..], &["--for", "5s"]].concat()).exited(0);
     until("its end", || shadows("other").is_empty()).await;
     for clear in [&["--clear", "--shadow"][..], &["--clear"]] {
         tenant(&one).exited(0);
