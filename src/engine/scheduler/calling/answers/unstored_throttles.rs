@@ -6,9 +6,12 @@ use std::time::Duration;
 
 use crate::action::Block;
 use rules::failures::breaker::BreakerScope;
+use rules::failures::retry::pause;
 
 /// Delay before the first retry. It doubles with each failure.
 const FIRST_RETRY_DELAY: Duration = Duration::from_millis(100);
+/// Delay before the last retry.
+const MAX_RETRY_DELAY: Duration = Duration::from_millis(12_800);
 /// Maximum number of retries, which take 25 s together. A worker that still can't store the
 /// throttle starts nothing either, unless the store refuses only this kind of write.
 const MAX_RETRIES: u32 = 8;
@@ -41,15 +44,12 @@ impl UnstoredThrottles {
 
     /// Schedules a retry for `block`. Returns false if it is given up.
     pub fn failed(&mut self, now: Duration, mut block: Block) -> bool {
-        if block.failures == MAX_RETRIES {
-            return false;
-        }
-        let at = now + FIRST_RETRY_DELAY * (1 << block.failures);
-        if block.until <= at {
-            return false;
-        }
         block.failures += 1;
+        let at = now + pause(FIRST_RETRY_DELAY, MAX_RETRY_DELAY, block.failures);
         block.key = None;
+        if block.failures > MAX_RETRIES || block.until <= at {
+            return false;
+        }
         if let Some((_, known)) = self.waiting.get_mut(&block.scope) {
             if known.until < block.until {
                 *known = Block {
