@@ -26,7 +26,8 @@ const HOPS: usize = 4;
 /// a primary that failed.
 const ASKED: usize = 5;
 /// How long a map that names a failed primary waits for one that names another. A former primary
-/// that was cut off from the other nodes names itself for as long as it runs.
+/// that was cut off from the other nodes names itself for as long as it runs. After a wait in vain,
+/// the next one is [`SILENCE`] later.
 const BETTER: Duration = Duration::from_millis(100);
 /// How long a map that nothing contradicts serves a caller that wants it anew. Workers look every
 /// second or two, for several purposes.
@@ -61,6 +62,8 @@ struct Map {
     stale: bool,
     /// The names of the primaries that failed since the last renewal.
     failed: HashSet<String>,
+    /// When a renewal last waited in vain for a map without them.
+    awaited: Option<Instant>,
 }
 
 /// A request without an answer yet.
@@ -403,7 +406,9 @@ impl Cluster {
             return Ok(ranges);
         }
         let (first, others) = select_ok(nodes.into_iter().map(ask)).await?;
-        if others.is_empty() || !self.names_failed(&first) {
+        let awaited = self.map().awaited;
+        let again = awaited.is_none_or(|at| at.elapsed() >= SILENCE);
+        if others.is_empty() || !again || !self.names_failed(&first) {
             return Ok(first);
         }
         let better = others.into_iter().map(|answer| {
@@ -413,10 +418,11 @@ impl Cluster {
             })
             .map(|ranges| ranges.ok_or(()))
         });
-        match timeout(BETTER, select_ok(better)).await {
-            Ok(Ok((better, _))) => Ok(better),
-            _ => Ok(first),
+        if let Ok(Ok((better, _))) = timeout(BETTER, select_ok(better)).await {
+            return Ok(better);
         }
+        self.map().awaited = Some(Instant::now());
+        Ok(first)
     }
 
     /// Returns true if one of the primaries in `ranges` failed since the last renewal.
@@ -509,14 +515,11 @@ mod tests {
         (listener, port)
     }
 
-    #[tokio::test]
-    async fn a_node_that_names_a_failed_primary_does_not_hide_the_promoted_one() {
-        let (closed, old) = listen().await;
-        drop(closed);
-        let (former, promoted) = (listen().await, listen().await);
-        let new = promoted.1;
-        let late = Duration::from_millis(20);
-        let nodes = [(former, old, Duration::ZERO), (promoted, new, late)];
+    /// Returns the nodes of a cluster without its primary at the port `old`: one that names it, and
+    /// one that names the primary at `new` after `delay`.
+    async fn cluster(old: u16, new: (TcpListener, u16), delay: Duration) -> Cluster {
+        let port = new.1;
+        let nodes = [(listen().await, old, Duration::ZERO), (new, port, delay)];
         let round_trips = Arc::default();
         let mut seeds = Vec::new();
         for ((listener, port), primary, delay) in nodes {
@@ -532,20 +535,42 @@ mod tests {
                 }
             });
         }
-        let cluster = Cluster::new(seeds, round_trips).expect("seeds");
-        let mut answers = Vec::new();
-        for _ in 0..2 {
-            let mut get = cmd("GET");
-            get.arg("key");
-            let request = Request {
-                key: "key",
-                command: get,
-                load: None,
-            };
-            answers.extend(cluster.send(&[request]).await.expect("a map"));
+        Cluster::new(seeds, round_trips).expect("seeds")
+    }
+
+    async fn get(cluster: &Cluster) -> Result<Value, GateError> {
+        let mut command = cmd("GET");
+        command.arg("key");
+        let request = Request {
+            key: "key",
+            command,
+            load: None,
+        };
+        let mut answers = cluster.send(&[request]).await.expect("a map");
+        answers.remove(0)
+    }
+
+    #[tokio::test]
+    async fn a_node_that_names_a_failed_primary_does_not_hide_the_promoted_one() {
+        let (closed, old) = listen().await;
+        drop(closed);
+        let cluster = cluster(old, listen().await, Duration::from_millis(20)).await;
+        get(&cluster).await.expect_err("the primary is closed");
+        let answer = get(&cluster).await.expect("the promoted primary answers");
+        assert_eq!(answer, Value::Okay);
+    }
+
+    #[tokio::test]
+    async fn other_tenants_wait_once_for_a_map_without_a_failed_primary() {
+        let (closed, old) = listen().await;
+        drop(closed);
+        let cluster = cluster(old, listen().await, Duration::from_secs(3600)).await;
+        get(&cluster).await.expect_err("the primary is closed");
+        let awaited = cluster.map().awaited;
+        assert!(awaited.is_some());
+        for _ in 0..3 {
+            get(&cluster).await.expect_err("the primary is closed");
         }
-        assert!(answers[0].is_err(), "{answers:?}");
-        let answer = answers[1].as_ref().expect("the promoted primary answers");
-        assert_eq!(*answer, Value::Okay);
+        assert_eq!(cluster.map().awaited, awaited);
     }
 }
