@@ -107,7 +107,7 @@ local function waitlist_load(key, now)
     usual = usual,
     closed = closed,
     overrides = overrides,
-    kept = math.max(kept, closed, latest),
+    kept = math.max(math.min(kept, now + NEEDED_MS), closed, latest),
     changed = seen > now,
   }
   if f[6] then
@@ -196,7 +196,8 @@ local function waitlist_note(waitlist, seen, room)
 end
 
 -- Writes the waitlist and more fields of the HASH, which is needed until `ends`, or longer if an
--- earlier call said so, and lives KEEP_MS longer than that. Returns when it expires.
+-- earlier call said so (at most NEEDED_MS), and lives KEEP_MS longer than that. Returns when it
+-- expires.
 local function waitlist_write(waitlist, ends, ...)
   local kept = math.max(ends, waitlist.kept)
   local numbers = struct.pack(WAITLIST_FORMAT, waitlist.generation, waitlist.now_serving, waitlist.last_issued, waitlist.jobs,

@@ -16,7 +16,7 @@ use rules::limit::{Algorithm, Limit};
 use rules::{calendar, learned};
 
 /// Constants of the rules that scripts use as well. No file in `lua/` sets them.
-pub const SHARED: [(&str, u64); 37] = [
+pub const SHARED: [(&str, u64); 38] = [
     ("AGAIN", shadow::REPEATED_FLAG),
     ("AHEAD_MS", waitlist::AHEAD_MS),
     ("CALLS", learned::CALLS),
@@ -40,6 +40,7 @@ pub const SHARED: [(&str, u64); 37] = [
     ("MAX_TICKET", waitlist::MAX_TICKET),
     ("MAX_WINDOWS_AHEAD", calendar::MAX_WINDOWS_AHEAD),
     ("MOST_BEHIND_MS", shadow::MAX_BEHIND_MS),
+    ("NEEDED_MS", model::NEEDED_MS),
     ("NEVER", learned::NEVER),
     ("PAST", learned::PAST as u64),
     ("PATIENCE", learned::PATIENCE),

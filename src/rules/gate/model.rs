@@ -34,6 +34,9 @@ pub const MARK_MS: u64 = 60_000;
 /// Minimum time that a reset is remembered, in milliseconds: a day plus an hour. Jobs that waited
 /// before the reset return within minutes, or once workers run again.
 pub const RESET_MS: u64 = 90_000_000;
+/// Maximum time for which an earlier call's need is respected, in milliseconds: a year. It ends what
+/// a clock that was years ahead, or a mistaken limit, asked for.
+pub const NEEDED_MS: u64 = 366 * 86_400_000;
 
 /// The stored state of one partition: of a tenant, of a part of its jobs, or of the quota that all
 /// tenants share.
@@ -175,9 +178,10 @@ impl State {
             .max(self.learned.needed_until())
     }
 
-    /// Writes the waitlist, which a call needs until `end`.
-    fn save(&mut self, end: u64) {
-        self.kept_until = self.kept_until.max(self.needed_until()).max(end);
+    /// Writes the waitlist, which a call at `now` needs until `end`.
+    fn save(&mut self, now: u64, end: u64) {
+        let earlier = self.kept_until.min(now + NEEDED_MS);
+        self.kept_until = earlier.max(self.needed_until()).max(end);
         self.expires = self.kept_until + KEEP_MS;
     }
 
@@ -302,7 +306,7 @@ impl State {
             Change::Reset => {
                 // A reset is stored even if the tenant's own waitlist was empty, because it also
                 // resets the waitlists of the tenant's parts, when they are next read.
-                self.save(now + RESET_MS - KEEP_MS);
+                self.save(now, now + RESET_MS - KEEP_MS);
                 // The new waitlist must be newer than waitlists of the tenant's parts that began in
                 // the same millisecond.
                 self.waitlist.reset(now + 1);

@@ -15,7 +15,8 @@ use kit::gate::{
 use kit::{MS, SECOND};
 use redis::cmd;
 use rules::answers::Quotas;
-use rules::gate::model::MARK_MS;
+use rules::gate::model::{MARK_MS, NEEDED_MS};
+use rules::gate::waitlist::KEEP_MS;
 use rules::limit::{Algorithm, Limit, Limits};
 use rules::scope::{Labels, Scope};
 use rules::steering::SIGHTING_KEPT_MS;
@@ -242,6 +243,23 @@ async fn no_call_shortens_the_life_of_a_waitlist() {
         gate.ask(&[others]).await.expect("the gate answers");
         assert_eq!(left(), lasts, "{limits:?}");
     }
+}
+
+/// A clock that was years ahead, or a mistaken limit, must not fill Redis for good.
+#[tokio::test(start_paused = true)]
+async fn an_earlier_call_keeps_a_waitlist_for_a_year_at_most() {
+    let server = Arc::new(FakeRedis::new(clock()));
+    let year = NEEDED_MS + KEEP_MS;
+    let left = async |window_ms| {
+        let limits = Limits::from(limit(Algorithm::SlidingWindow, 1, window_ms));
+        let gate = gate_on(&server, "p");
+        let asked = asking("t", &limits, &[FRESH; 20]);
+        gate.ask(&[asked]).await.expect("the gate answers");
+        let left = server.command(cmd("PTTL").arg("p:t:line"));
+        redis::from_redis_value::<u64>(left).expect("a waitlist")
+    };
+    assert!(left(LONG).await > year);
+    assert_eq!(left(1_000).await, year);
 }
 
 /// A long throttle keeps the hash of a shared partition, but not the flows that waited in it.

@@ -92,7 +92,7 @@ impl<'a> Scopes<'a> {
             if newer || shared_state(&self.states[index]) != *before {
                 let newest = self.newest_window_end(index, &limits);
                 let state = &mut self.states[index];
-                state.save(end.max(newest));
+                state.save(now, end.max(newest));
                 state.flows_expire = state.expires;
             }
         }
@@ -164,7 +164,7 @@ impl<'a> Scopes<'a> {
         for (index, newer) in newer.into_iter().enumerate() {
             if newer || self.states[index].waitlist != before[index] {
                 let newest = self.newest_window_end(index, &limits);
-                self.states[index].save(now.max(newest));
+                self.states[index].save(now, now.max(newest));
             }
         }
     }
