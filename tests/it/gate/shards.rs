@@ -214,10 +214,14 @@ async fn a_first_start_is_no_loss_and_costs_no_more_round_trips() {
         Ok::<_, GateError>(replies.iter().map(|r| started(&r.answers)).sum::<usize>())
     };
     let careful = watching(cluster, &prefix, &limits);
-    match started_of(&careful).await {
+    let must_wait = async || match started_of(&careful).await {
         Err(GateError::Cold { why, .. }) => assert!(why.contains("--skip-recovery-wait"), "{why}"),
         other => panic!("{other:?}"),
-    }
+    };
+    must_wait().await;
+    let before = careful.round_trips();
+    must_wait().await;
+    assert_eq!(careful.round_trips() - before, 3, "and none for a map");
     let fresh = watching(cluster, &prefix, &limits);
     fresh
         .begin(EarlierStarts::Fresh)
