@@ -69,7 +69,7 @@ pub const HEADS: [(&str, Side); 8] = [
 
 fn describe(fleet: &Fleet) -> String {
     if is_empty(fleet) {
-        return format!("{NO_WORKER}\n");
+        return format!("{NO_WORKER}\n{}", fleet::gaps(fleet));
     }
     let rows: Vec<_> = fleet.view.workers.iter().map(cells).collect();
     table(HEADS, &rows) + &fleet::gaps(fleet)
@@ -104,6 +104,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use gate::GateError;
 
     fn fleet(reports: Vec<(&str, WorkerEntry)>) -> Fleet {
         let reports = reports
@@ -150,7 +151,7 @@ mod tests {
             "WORKER        VERSION     UP  CALLS  USED  WAITING  LATE  STATE\n\
              a:7           0.1.0    2m 5s   3/16  19 %      240     0  ready\n\
              b\\u{1b}[2J:8  0.1.0      0ms    0/0   0 %        0     0  not ready: Redis does not answer; x\\ny\n\
-             1 more worker is alive but has no report: it has just started or stopped\n\
+             1 more worker is alive but has no report: 3 has just started or stopped\n\
              the report of worker 4 can't be read: it has format 2, and this version of sluicegate reads 1\n"
         );
         let json = workers(&fleet).as_json();
@@ -162,5 +163,12 @@ mod tests {
     fn an_empty_fleet_has_a_message() {
         let text = describe(&fleet(Vec::new()));
         assert_eq!(text, format!("{NO_WORKER}\n"));
+        let lost = Fleet {
+            failed: vec![GateError::Unreachable("b: no answer in time".to_owned())],
+            ..fleet(Vec::new())
+        };
+        let text = describe(&lost);
+        let gap = "some workers may be missing: Redis can't be reached: b: no answer in time";
+        assert_eq!(text, format!("{NO_WORKER}\n{gap}\n"));
     }
 }
