@@ -264,10 +264,10 @@ impl FleetGaps {
         let mut lines = Vec::new();
         match self.silent_workers.len() {
             0 => {}
-            1 => lines.push(
-                "1 more worker is alive but has no report: it has just started or stopped"
-                    .to_owned(),
-            ),
+            1 => lines.push(format!(
+                "1 more worker is alive but has no report: {} has just started or stopped",
+                plain(&self.silent_workers[0], 40)
+            )),
             more => lines.push(format!(
                 "{more} more workers are alive but have no report: they have just started or \
                 stopped"
