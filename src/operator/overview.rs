@@ -52,7 +52,10 @@ impl Overview {
         let policy = &config.rate_limiter.policy;
         let looks = gate.outlook(None, policy.default_limits(), policy).await?;
         let asked = [(BreakerScope::Api, BreakerEvent::Read)];
-        let all = gate.report(&Rule::NONE, &asked).await?.into_iter().next();
+        let all = match gate.report(&Rule::NONE, &asked).await {
+            Ok(replies) => replies.into_iter().next(),
+            Err(why) => Some(Err(why)),
+        };
         let shown = match selection {
             None => None,
             Some(selection) => {
