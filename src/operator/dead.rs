@@ -70,7 +70,7 @@ impl LetterChange {
     pub fn check(self, filter: &Filter, all: bool, config: &Config) -> Result<(), NotDone> {
         if !all && filter.is_all() {
             return Err(NotDone::Wrong(
-                "no dead letters selected; give a reason, a tenant or an id, or all".to_owned(),
+                "no dead letters selected; set reason, tenant, id or all".to_owned(),
             ));
         }
         if config.job.tenant == TenantField::RoutingKey && matches!(self, Self::Replay(_)) {

@@ -135,7 +135,7 @@ pub fn limit_name(
         }
         (None, [only]) => Ok((*only).to_owned()),
         (None, _) => Err(NotDone::Wrong(format!(
-            "{tenant} has several limits; name one of them: {list}"
+            "{tenant} has several limits; set limit to one of them: {list}"
         ))),
     }
 }
@@ -238,7 +238,7 @@ rate-limiter:
                 yaml,
                 "a",
                 None,
-                Err("a has several limits; name one of them: minute, second"),
+                Err("a has several limits; set limit to one of them: minute, second"),
             ),
             (yaml, "a", Some("minute"), Ok("minute")),
             (

@@ -243,7 +243,7 @@ fn wrong_usage_is_exit_code_2() {
     let done = sluicegate("", &["dead", "drop"]).exited(2);
     assert_eq!(
         done.err,
-        "error: no dead letters selected; give a reason, a tenant or an id, or all\n"
+        "error: no dead letters selected; set reason, tenant, id or all\n"
     );
     let done = sluicegate("", &["tenant", "limit", "a", "5", "--limit", "defult"]).exited(2);
     assert_eq!(
