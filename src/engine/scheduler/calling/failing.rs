@@ -289,7 +289,7 @@ impl Scheduler {
             return false;
         }
         let reason = format!(
-            "gave up {give_up_after:?} after its first failure (retry.give-up-after): {reason}"
+            "gave up {give_up_after:?} after its first failure or throttle (retry.give-up-after): {reason}"
         );
         self.bury(now, key, Death::GivenUp, &reason);
         true
