@@ -99,9 +99,7 @@ async fn limits_of_rabbitmq_are_named_by_run_and_check() {
         let text = sluicegate(&yaml, &["check"]).exited(1).out;
         assert!(line(&text), "{text}");
         let worker = PROGRAM.start(&yaml);
-        worker
-            .logs(&["no session", "has reached a limit", words])
-            .await;
+        worker.logs(&["has reached a limit", words]).await;
         until("readiness names it", || {
             worker.get("/readyz").is_some_and(|text| line(&text))
         })
@@ -157,7 +155,9 @@ async fn too_few_channels_are_named_by_run_and_check() {
     let text = sluicegate(&yaml, &["check"]).exited(1).out;
     assert!(text.contains("channel_max"), "{text}");
     let worker = PROGRAM.start(&yaml);
-    worker.logs(&["no session", "channel_max"]).await;
+    worker
+        .logs(&["a server is unavailable", "channel_max"])
+        .await;
     until("readiness names it", || {
         let text = worker.get("/readyz").unwrap_or_default();
         text.contains("channel_max")
