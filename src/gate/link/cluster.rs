@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use ::redis::cluster_routing::Slot;
 use ::redis::{Client, ConnectionAddr, ConnectionInfo, Pipeline, ServerError, Value};
-use futures_util::FutureExt as _;
 use futures_util::future::{join_all, select_ok};
 use tokio::time::{Instant, timeout};
 
@@ -25,9 +24,9 @@ const HOPS: usize = 4;
 /// Maximum number of nodes asked for the slot map at once. The first answer counts, unless it names
 /// a primary that failed.
 const ASKED: usize = 5;
-/// How long a map that names a failed primary waits for one that names another. A former primary
-/// that was cut off from the other nodes names itself for as long as it runs. After a wait in vain,
-/// the next one is [`SILENCE`] later.
+/// How long a renewal waits for a better map if the first one names a failed primary. A former
+/// primary that was cut off from the other nodes names itself for as long as it runs. After a wait
+/// in vain, the next one is [`SILENCE`] later.
 const BETTER: Duration = Duration::from_millis(100);
 /// How long a map that nothing contradicts serves a caller that wants it anew. Workers look every
 /// second or two, for several purposes.
@@ -407,16 +406,17 @@ impl Cluster {
         }
         let (first, others) = select_ok(nodes.into_iter().map(ask)).await?;
         let awaited = self.map().awaited;
-        let again = awaited.is_none_or(|at| at.elapsed() >= SILENCE);
-        if others.is_empty() || !again || !self.names_failed(&first) {
+        let may_wait = awaited.is_none_or(|at| at.elapsed() >= SILENCE);
+        if others.is_empty() || !may_wait || !self.names_failed(&first) {
             return Ok(first);
         }
         let better = others.into_iter().map(|answer| {
             Box::pin(async move {
-                let ranges = answer.await.ok()?;
-                (!self.names_failed(&ranges)).then_some(ranges)
+                match answer.await {
+                    Ok(ranges) if !self.names_failed(&ranges) => Ok(ranges),
+                    _ => Err(()),
+                }
             })
-            .map(|ranges| ranges.ok_or(()))
         });
         if let Ok(Ok((better, _))) = timeout(BETTER, select_ok(better)).await {
             return Ok(better);
@@ -515,11 +515,17 @@ mod tests {
         (listener, port)
     }
 
-    /// Returns the nodes of a cluster without its primary at the port `old`: one that names it, and
-    /// one that names the primary at `new` after `delay`.
-    async fn cluster(old: u16, new: (TcpListener, u16), delay: Duration) -> Cluster {
-        let port = new.1;
-        let nodes = [(listen().await, old, Duration::ZERO), (new, port, delay)];
+    /// Returns a cluster whose primary is closed. One node still names it, and the promoted primary
+    /// names itself after `delay`.
+    async fn cluster(delay: Duration) -> Cluster {
+        let (closed, old) = listen().await;
+        drop(closed);
+        let promoted = listen().await;
+        let new = promoted.1;
+        let nodes = [
+            (listen().await, old, Duration::ZERO),
+            (promoted, new, delay),
+        ];
         let round_trips = Arc::default();
         let mut seeds = Vec::new();
         for ((listener, port), primary, delay) in nodes {
@@ -552,9 +558,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_node_that_names_a_failed_primary_does_not_hide_the_promoted_one() {
-        let (closed, old) = listen().await;
-        drop(closed);
-        let cluster = cluster(old, listen().await, Duration::from_millis(20)).await;
+        let cluster = cluster(Duration::from_millis(20)).await;
         get(&cluster).await.expect_err("the primary is closed");
         let answer = get(&cluster).await.expect("the promoted primary answers");
         assert_eq!(answer, Value::Okay);
@@ -562,9 +566,7 @@ mod tests {
 
     #[tokio::test]
     async fn other_tenants_wait_once_for_a_map_without_a_failed_primary() {
-        let (closed, old) = listen().await;
-        drop(closed);
-        let cluster = cluster(old, listen().await, Duration::from_secs(3600)).await;
+        let cluster = cluster(Duration::from_secs(3600)).await;
         get(&cluster).await.expect_err("the primary is closed");
         let awaited = cluster.map().awaited;
         assert!(awaited.is_some());
