@@ -229,7 +229,7 @@ fn would_be(
 ) -> Result<ForecastRequest, NotDone> {
     if !given.missing.is_empty() {
         return Err(NotDone::Wrong(format!(
-            "what-if: there is a backlog per {0}; set {0} to the value of one",
+            "what-if: there is a backlog per {}; choose one by its value",
             given.lacking()
         )));
     }
