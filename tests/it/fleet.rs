@@ -345,6 +345,6 @@ async fn a_search_leaves_all_reported_tenants_in_the_fleet() {
         (shown.rows.len(), shown.more, seen.fleet.view.tenants.len())
     };
     assert_eq!(names("CM").await, (1, 0, 1));
-    // Without its last letter, the search matches again.
+    // The search matches again after its last letter is deleted.
     assert_eq!(names("cmx").await, (0, 0, 1));
 }

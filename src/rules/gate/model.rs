@@ -73,8 +73,8 @@ pub struct State {
     expires: u64,
     /// When the flows of the fair queue expire, which is no later.
     flows_expire: u64,
-    /// Until when the calls that wrote the waitlist need it. A call of another plan may need it for
-    /// a shorter time.
+    /// The latest end that any call gave the waitlist. A call of another plan may need it for a
+    /// shorter time.
     kept_until: u64,
 }
 

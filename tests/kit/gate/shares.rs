@@ -348,7 +348,7 @@ async fn a_reset_tenant_waits_for_no_shared_limit(gate: &impl Gate) {
     assert_eq!((answers.0, waiting("b").await), (0, 3));
 }
 
-/// The jobs of one plan wait for a path, those of another plan for the tenant.
+/// Jobs of one plan wait for a path, and jobs of another plan for the tenant.
 async fn a_waitlist_without_labels_resets_no_other(gate: &impl Gate) {
     let by_path = Desk::new(gate, vec![named("path", 1, path())]);
     let unlabeled = Desk {

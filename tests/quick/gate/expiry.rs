@@ -230,7 +230,7 @@ async fn no_call_shortens_the_life_of_a_waitlist() {
     }];
     gate.settle(&settled).await.expect("it is stored");
     assert_eq!(left(), lasts, "settle");
-    // Jobs of other plans wait in the same waitlist, and in one that shares its hash.
+    // One plan waits in the same waitlist, the other in one with the same hash.
     let second = limit(Algorithm::SlidingWindow, 1, 1_000);
     let path = named_limit("path", Algorithm::SlidingWindow, 9, SECOND);
     let path = path.with_scope(Scope::Header("path".to_owned()));

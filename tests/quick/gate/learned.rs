@@ -1,4 +1,4 @@
-//! What limits learn from the API's answers, by the model and by the scripts on a fake Redis.
+//! Learned limits, in the model and in the scripts on a fake Redis.
 
 use std::time::Duration;
 

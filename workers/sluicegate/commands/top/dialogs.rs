@@ -156,7 +156,7 @@ impl Draft {
     /// The reason why the limit can't be tried.
     pub fn ask(self, config: &Config) -> Result<Prompt, String> {
         if let (Wish::Try, Some(limit)) = (self.wish, &self.limit) {
-            // Some limits can't be tried, whatever the maximum.
+            // Some limits can't be tried with any maximum.
             let (tenant, max) = (self.tenant.clone(), self.max.unwrap_or(1));
             Trial::new(&config.rate_limiter.policy, tenant, limit.clone(), max)
                 .map_err(|why| why.to_string())?;

@@ -246,7 +246,7 @@ impl Model {
         }
     }
 
-    /// Asks to enforce what is tried for `tenant`. `selected` is the limit that is selected on the
+    /// Asks to enforce the trial of `tenant`. `selected` is the limit that is selected on the
     /// screen.
     fn enforcement(&self, tenant: &Tenant, selected: Option<&str>) -> Result<Prompt, String> {
         let tried: Vec<(&str, u64)> = (self.trials(tenant))
