@@ -240,11 +240,6 @@ impl Answers {
         answer.cost(self.rules.cost.iter().chain(&self.profile.cost))
     }
 
-    /// Returns the configured lines.
-    pub fn own(&self) -> impl ExactSizeIterator<Item = (AnswerPattern, Consequence)> {
-        self.own.iter().map(|(which, meaning)| (*which, *meaning))
-    }
-
     /// Returns the meaning of an answer with `status`. The most specific line counts: a status
     /// before a class, and of either the line with `Retry-After` first, if the answer has one.
     ///

@@ -1,7 +1,7 @@
 //! `dispatch.http.answers`: the meaning of the API's answers, from the file or a variable.
 
 use config::Config;
-use rules::named::Named;
+use rules::answers::{AnswerPattern, Answers, Consequence};
 
 const KEY: &str = "dispatch.http.answers";
 
@@ -10,26 +10,34 @@ fn parse(answers: &str) -> Result<Config, String> {
     Config::parse("c.yaml", &yaml, std::iter::empty()).map_err(|errors| errors.to_string())
 }
 
-fn own(config: &Config) -> Vec<String> {
-    let answers = &config.dispatch.http.as_ref().expect("a url").answers;
-    let own = answers.own();
-    own.map(|(which, meaning)| format!("{which} {}", meaning.name()))
-        .collect()
+fn answers(config: &Config) -> &Answers {
+    &config.dispatch.http.as_ref().expect("a url").answers
+}
+
+/// Returns answers with these configured lines.
+fn lines(all: &[(&str, Consequence)]) -> Answers {
+    let mut answers = Answers::default();
+    for (which, meaning) in all {
+        let which = AnswerPattern::parse(which).expect("a status or a class");
+        assert!(answers.set(which, *meaning));
+    }
+    answers
 }
 
 #[test]
 fn statuses_and_classes_have_meanings_and_are_shown() {
     let text = "{409: retry, 5xx+retry-after: throttle, '404': done, 403: reject}";
     let config = parse(text).expect("valid");
-    let expected = [
-        "403 reject",
-        "404 done",
-        "409 retry",
-        "5xx+retry-after throttle",
-    ];
-    assert_eq!(own(&config), expected);
+    let expected = lines(&[
+        ("403", Consequence::Reject),
+        ("404", Consequence::Done),
+        ("409", Consequence::Retry),
+        ("5xx+retry-after", Consequence::Throttle),
+    ]);
+    assert_eq!(*answers(&config), expected);
     let again = Config::parse("c.yaml", &config.to_string(), std::iter::empty());
-    assert_eq!(own(&again.expect("what is shown can be read")), expected);
+    let again = again.expect("the shown configuration can be read");
+    assert_eq!(*answers(&again), expected);
 
     let variable = (
         "SLUICEGATE_DISPATCH__HTTP__ANSWERS".to_owned(),
@@ -37,7 +45,7 @@ fn statuses_and_classes_have_meanings_and_are_shown() {
     );
     let url = "dispatch: {http: {url: 'https://h/'}}";
     let config = Config::parse("c.yaml", url, std::iter::once(variable)).expect("valid");
-    assert_eq!(own(&config), ["4xx done"]);
+    assert_eq!(*answers(&config), lines(&[("4xx", Consequence::Done)]));
 }
 
 /// Returns the problems of this value of the key, without the file's name.
