@@ -254,6 +254,21 @@ fn successes_are_reported_only_after_known_failures() {
     );
 }
 
+/// A breaker may have been opened before breakers were disabled, or by another worker.
+#[test]
+fn a_worker_without_breakers_opens_none_and_closes_those_of_others() {
+    let mut desk = Desk::new(8);
+    desk.has_failures = true;
+    for (attempt, expected) in [
+        (failed(Trouble::Failing), "a: release"),
+        (Outcome::Done.into(), "a: sound"),
+    ] {
+        let key = desk.start_one();
+        assert_eq!(words(&desk.ended_within(MS, key, attempt)), [expected]);
+        desk.answer_reports(vec![closed(5)]);
+    }
+}
+
 /// A server that is down may answer some calls with a 503 that asks for a pause, and others with a
 /// 502.
 #[test]

@@ -255,7 +255,7 @@ impl Breakers {
     /// Records the gate's view of whether calls of `tenant` have failed in a row.
     pub fn record_failures(&mut self, tenant: &Tenant, has_failures: bool) {
         if has_failures {
-            if self.rule.is_some() && !self.may_have_failures(tenant) {
+            if !self.may_have_failures(tenant) {
                 self.failing.insert(tenant.clone());
             }
         } else if !self.has_unreported_failures() {

@@ -129,7 +129,7 @@ impl Scheduler {
         if matches!(outcome, Outcome::Retry { .. } | Outcome::Throttled { .. }) {
             self.note_failure(now, key);
         }
-        let Some(job) = self.jobs.get(&key).filter(|_| self.breakers.are_enabled()) else {
+        let Some(job) = self.jobs.get(&key) else {
             return false;
         };
         let ended = EndedCall {
@@ -148,6 +148,11 @@ impl Scheduler {
             has_started: job.started.is_some(),
         };
         match (outcome, trouble) {
+            // Failures open no breaker, but one that other workers opened must close again.
+            (Outcome::Retry { .. }, Some(_)) if !self.breakers.are_enabled() => {
+                self.breakers.no_outcome(&ended);
+                false
+            }
             (Outcome::Retry { after, reason }, Some(trouble)) => {
                 // If the session is gone, the broker delivers its jobs again.
                 let waits = self.intake.is_current(&job.tag);
