@@ -14,7 +14,8 @@
 --          (ms); drop: the second name, and so on; end: the instruction's text, without which it
 --          stays
 -- ARGV[4]  look: the version that the worker follows; put: the instruction's text
--- ARGV[5]  look: the worker's report on itself; put: the maximum number of instructions
+-- ARGV[5]  look: the worker's report on itself; put: the maximum number of instructions whose
+--          names have a ':'; the others are always taken
 -- ARGV[6]  look: after how long without a look a worker is omitted (ms); it is also deleted when a
 --          worker receives new instructions
 -- ARGV[7]  look, put: how long the board is kept (ms)
@@ -61,6 +62,12 @@ if what == 'end' then
   return { 1, now, 'ok', tonumber(version) }
 end
 
+-- Returns whether the name that begins at `from` counts. Instructions for all tenants have names
+-- without ':': pausing must always be possible.
+local function is_bounded(text, from)
+  return string.find(text, ':', from, true)
+end
+
 if what == 'put' then
   local ended = ARGV[8] ~= '' and 'i:' .. ARGV[8]
   if ended then
@@ -73,11 +80,11 @@ if what == 'put' then
     local ends = string.sub(all[i], 1, 2) == 'i:' and string.match(all[i + 1], '^(%d+):')
     if ends and tonumber(ends) <= now then
       redis.call('HDEL', key, all[i])
-    elseif ends and all[i] ~= 'i:' .. ARGV[2] and all[i] ~= ended then
+    elseif ends and is_bounded(all[i], 3) and all[i] ~= 'i:' .. ARGV[2] and all[i] ~= ended then
       number = number + 1
     end
   end
-  if number >= tonumber(ARGV[5]) then
+  if number >= tonumber(ARGV[5]) and is_bounded(ARGV[2], 1) then
     return { 1, now, 'full', tonumber(version) }
   end
   if ended then
@@ -93,6 +100,10 @@ local worker, silent = ARGV[3], tonumber(ARGV[6])
 if worker ~= '' then
   redis.call('HSET', key, 'w:' .. worker, int(now) .. ':' .. ARGV[4] .. ':' .. ARGV[5])
   redis.call('PEXPIRE', key, ARGV[7])
+  if version == '0' then
+    -- Each worker that starts later has another version, so it deletes silent ones.
+    changed()
+  end
   if version == ARGV[2] then
     return { 1, now, 'ok', tonumber(version), -1 }
   end

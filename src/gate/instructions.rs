@@ -247,7 +247,7 @@ async fn change(gate: &RedisGate, words: Vec<String>) -> Result<Versions, GateEr
         match head.is_full {
             true => Err(GateError::Refused(format!(
                 "{MAX_INSTRUCTIONS} instructions are in force, which is the maximum; end some, or \
-                stop a whole tenant with tenant pause or tenant divert"
+                stop a whole tenant with tenant pause"
             ))),
             false => Ok((primary.board.clone(), head.version)),
         }

@@ -1,15 +1,19 @@
 //! A board takes a limited number of operators' instructions, and each lasts as long as it was given.
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use fake_redis::FakeRedis;
+use gate::fleet::registry::{NamedPolicy, Registry};
 use gate::instructions::{drop_all, drop_own, put, see};
 use gate::{Gate as _, GateError};
 use kit::SECOND;
-use kit::gate::{fake_gate, limit, tenant};
+use kit::gate::{clock, fake_gate, gate_on, limit, tenant};
 use operator::NotDone;
 use operator::hold;
 use operator::job::{CancelState, JobRef};
 use rules::limit::Algorithm;
+use rules::policy::Policy;
 use rules::steering::{Hold, Instruction, JobSighting, MAX_INSTRUCTIONS};
 use serde_json::json;
 
@@ -30,6 +34,8 @@ async fn a_full_board_takes_an_instruction_once_another_has_ended() {
     };
     assert!(why.starts_with("1000 instructions are in force"), "{why}");
     assert_eq!(posted().await, MAX_INSTRUCTIONS);
+    let paused = put(&fake.gate, &Instruction::All(Hold::Paused), HOUR_MS).await;
+    paused.expect("all tenants can be paused at any time");
 
     // An instruction replaces another with the same name.
     let again = put(&fake.gate, &cancel(7), 2 * HOUR_MS).await;
@@ -38,7 +44,30 @@ async fn a_full_board_takes_an_instruction_once_another_has_ended() {
     ended.expect("the gate answers");
     let next = put(&fake.gate, &cancel(MAX_INSTRUCTIONS), HOUR_MS).await;
     next.expect("there is room again");
-    assert_eq!(posted().await, MAX_INSTRUCTIONS);
+    assert_eq!(posted().await, MAX_INSTRUCTIONS + 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_board_forgets_silent_workers_also_without_an_instruction() {
+    let server = Arc::new(FakeRedis::new(clock()));
+    for _ in 0..3 {
+        let policy = Policy::from(limit(Algorithm::FixedWindow, 1, 1_000));
+        let own = NamedPolicy::new(policy).expect("it is small");
+        let mut worker = Registry::new(Arc::new(gate_on(&server, "p")), own);
+        worker.exchange().await.expect("an agreement");
+        tokio::time::sleep(61 * SECOND).await;
+    }
+    let mut fields = redis::pipe();
+    fields.cmd("HKEYS").arg("p:%board");
+    let replies = server.run(&fields);
+    let [redis::Value::Array(fields)] = replies.as_slice() else {
+        panic!("{replies:?}");
+    };
+    assert_eq!(
+        fields.len(),
+        2,
+        "the version and the last worker: {fields:?}"
+    );
 }
 
 #[tokio::test(start_paused = true)]
