@@ -36,9 +36,11 @@ pub(super) enum LineKind {
     Alone,
     /// A message was not confirmed.
     Unconfirmed,
+    /// The gate could not decide on jobs of a tenant.
+    Undecided,
 }
 
-const ALL: [LineKind; 12] = [
+const ALL: [LineKind; 13] = [
     LineKind::Closed,
     LineKind::Opened,
     LineKind::BreakerOpened,
@@ -51,6 +53,7 @@ const ALL: [LineKind; 12] = [
     LineKind::Invalid,
     LineKind::Alone,
     LineKind::Unconfirmed,
+    LineKind::Undecided,
 ];
 
 /// The limiter at one moment.
@@ -107,6 +110,7 @@ impl Summary {
                 within_s, "more jobs whose calls crashed their workers"
             ),
             LineKind::Unconfirmed => warn!(more, within_s, "more publishes not confirmed"),
+            LineKind::Undecided => warn!(more, within_s, "more questions without a decision"),
         }
     }
 }

@@ -130,7 +130,7 @@ impl TenantFact {
                 jobs,
                 why,
                 what,
-            } => undecided((tenant, labels), *jobs, why, what),
+            } => undecided(lines, (tenant, labels), *jobs, (why, what)),
             Self::Throttled {
                 tenant,
                 scope,
@@ -175,10 +175,10 @@ impl TenantFact {
 
 /// Logs that there is no decision on jobs of a tenant.
 fn undecided(
+    lines: &mut LineBudget<'_>,
     (tenant, labels): (&Tenant, &Labels),
     jobs: usize,
-    why: &GateError,
-    what: &NoDecision,
+    (why, what): (&GateError, &NoDecision),
 ) {
     let labels = shown(labels);
     let wait_s = match what {
@@ -189,8 +189,15 @@ fn undecided(
             return;
         }
     };
-    error!(%tenant, labels, jobs, wait_s, reason = %why, "no decision for this tenant: its jobs \
-        wait, other tenants' jobs continue");
+    match lines.may_log(LineKind::Undecided) {
+        true => {
+            error!(%tenant, labels, jobs, wait_s, reason = %why, "no decision for this tenant: \
+            its jobs wait, other tenants' jobs continue")
+        }
+        false => {
+            debug!(%tenant, labels, jobs, wait_s, reason = %why, "no decision for this tenant")
+        }
+    }
 }
 
 fn words(scope: &BreakerScope) -> String {

@@ -99,6 +99,23 @@ fn many_lines_of_a_kind_become_a_few_and_a_summary() {
 }
 
 #[test]
+fn many_tenants_without_a_decision_have_a_few_lines_and_a_summary() {
+    let undecided = |number: u32| TenantFact::Undecided {
+        tenant: Tenant::parse(&format!("tenant-{number}")).expect("a name"),
+        labels: Labels::default(),
+        jobs: 1,
+        why: GateError::Refused("NOPERM".into()),
+        what: NoDecision::Refused(Duration::from_secs(60)),
+    };
+    let log = logged((0..500).map(undecided).collect::<Vec<_>>());
+    assert_eq!(log.matches("ERROR").count(), 10, "{log}");
+    assert!(
+        log.contains("more questions without a decision more=490"),
+        "{log}"
+    );
+}
+
+#[test]
 fn a_tenant_that_closes_and_opens_has_a_line_for_each() {
     let second = Duration::from_secs(1);
     let limit = Limit::new("hourly", Algorithm::SlidingWindow, 5, second, second / 20);
