@@ -16,7 +16,8 @@ const MAX_SMALL_BODY: usize = 64 << 10;
 #[derive(Debug, Default)]
 pub(super) struct LargeBodies {
     waiting: Vec<Delivery>,
-    busy: bool,
+    /// Number of deliveries of the batch that is being read.
+    reading: usize,
 }
 
 impl LargeBodies {
@@ -33,16 +34,21 @@ impl LargeBodies {
 
     /// Returns the next batch, or `None` while one is being read.
     pub fn next(&mut self) -> Option<Vec<Delivery>> {
-        if self.busy || self.waiting.is_empty() {
+        if self.reading > 0 || self.waiting.is_empty() {
             return None;
         }
-        self.busy = true;
+        self.reading = self.waiting.len();
         Some(std::mem::take(&mut self.waiting))
     }
 
     /// Records that a batch was read.
     pub fn done(&mut self) {
-        self.busy = false;
+        self.reading = 0;
+    }
+
+    /// Returns the number of deliveries that were not read yet.
+    pub fn unread(&self) -> usize {
+        self.waiting.len() + self.reading
     }
 }
 

@@ -445,6 +445,7 @@ impl<B: Broker, G: Gate, H: PreparingHandler> EngineLoop<B, G, H> {
             BrokerEvent::AckTimeout(timeout) => scheduler.timeout_is(now, timeout),
             BrokerEvent::Deliveries(deliveries) => {
                 let small = self.reading.keep_large(deliveries, scheduler.fields());
+                scheduler.set_unread(self.reading.unread());
                 scheduler.delivered(now, small);
             }
         }

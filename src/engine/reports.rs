@@ -61,6 +61,7 @@ impl<B: Broker, G: Gate, H: PreparingHandler> EngineLoop<B, G, H> {
             }
             TaskReport::Read(read) => {
                 self.reading.done();
+                scheduler.set_unread(self.reading.unread());
                 scheduler.delivered_read(now, read);
             }
             TaskReport::Finished(key, ended) => {

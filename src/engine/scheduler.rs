@@ -283,7 +283,12 @@ impl Scheduler {
 
     /// Returns the number of unacked jobs in memory.
     pub fn in_memory(&self) -> usize {
-        self.jobs.len() + self.moves.len() + self.intake.undated()
+        self.jobs.len() + self.moves.len() + self.intake.waiting()
+    }
+
+    /// Sets the number of deliveries whose large bodies are being read.
+    pub fn set_unread(&mut self, unread: usize) {
+        self.intake.set_unread(unread);
     }
 
     /// Begins a session. Its deliveries belong to this worker until it ends.

@@ -477,7 +477,19 @@ async fn a_large_body_is_read_while_other_jobs_continue() {
     }
     let (_sender, events) = channel([BrokerEvent::Deliveries(both)]);
     let scheduler = Scheduler::new(settings, 7);
-    engine.run(scheduler, events, stop).await;
+    let metrics = Arc::clone(&engine.metrics);
+    let most_in_memory = async {
+        let mut most = 0;
+        while !stop.soft.is_cancelled() {
+            let [_, in_memory, _] = metrics.loads();
+            most = most.max(in_memory);
+            tokio::task::yield_now().await;
+        }
+        most
+    };
+    let run = engine.run(scheduler, events, stop.clone());
+    let (_, most) = tokio::join!(run, most_in_memory);
+    assert_eq!(most, 2, "a body that is being read is in memory");
     let mut rounds = gate.rounds.lock().expect("no panic").clone();
     // On a busy machine a permit may come too late, and its job asks again.
     rounds.dedup();

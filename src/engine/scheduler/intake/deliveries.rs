@@ -30,6 +30,8 @@ pub struct Intake {
     /// become dead letters then. The prefetch bounds them. A worker that does not agree gives them
     /// back with all other deliveries.
     undated: Vec<(JobKey, InvalidDelivery)>,
+    /// Number of deliveries whose large bodies are being read.
+    unread: usize,
 }
 
 /// An invalid message.
@@ -62,9 +64,13 @@ impl Intake {
         std::mem::take(&mut self.undated)
     }
 
-    /// Returns the number of messages that wait for the first agreement.
-    pub fn undated(&self) -> usize {
-        self.undated.len()
+    pub fn set_unread(&mut self, unread: usize) {
+        self.unread = unread;
+    }
+
+    /// Returns the number of deliveries that are no jobs yet.
+    pub fn waiting(&self) -> usize {
+        self.undated.len() + self.unread
     }
 
     pub fn has_session(&self) -> bool {
