@@ -128,7 +128,7 @@ pub async fn act(
         | ActionKind::Undivert
         | ActionKind::Drain
         | ActionKind::Replay
-        | ActionKind::Drop => Some(contexts.turn()?),
+        | ActionKind::Drop => Some(contexts.turn_to_act()?),
         _ => None,
     };
     let mut planned = Vec::new();

@@ -45,7 +45,8 @@ use operator::audit::name_of;
 pub const PREFIX: &str = "/api/v1";
 /// Time limit for an answer. It is shorter than the time limit of a connection.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(8);
-/// Maximum number of simultaneous requests.
+/// Maximum number of simultaneous reads, and of simultaneous actions: readers can't keep operators
+/// from acting.
 const MAX_CONCURRENT_REQUESTS: usize = 16;
 /// Header with the operator's name. It is not verified.
 const OPERATOR: &str = "x-sluicegate-operator";
@@ -55,7 +56,8 @@ pub struct Api {
     states: Arc<PipelineStates>,
     guard: Guard,
     contexts: Arc<PipelineContexts>,
-    permits: Arc<Semaphore>,
+    reads: Arc<Semaphore>,
+    actions: Arc<Semaphore>,
 }
 
 impl Api {
@@ -65,7 +67,8 @@ impl Api {
             states: Arc::clone(states),
             guard: Guard::of(admin),
             contexts: Arc::new(PipelineContexts::new(Arc::clone(states))),
-            permits: Arc::new(Semaphore::new(MAX_CONCURRENT_REQUESTS)),
+            reads: Arc::new(Semaphore::new(MAX_CONCURRENT_REQUESTS)),
+            actions: Arc::new(Semaphore::new(MAX_CONCURRENT_REQUESTS)),
         }
     }
 
@@ -125,7 +128,11 @@ impl Api {
         if !is_asked {
             return Err(ApiProblem::method(methods));
         }
-        let one = Arc::clone(&self.permits).try_acquire_owned();
+        let permits = match route.effect {
+            Effect::Reads(_) => &self.reads,
+            Effect::Acts(_) => &self.actions,
+        };
+        let one = Arc::clone(permits).try_acquire_owned();
         let one = one.map_err(|_| ApiProblem::busy())?;
         let query = parts.uri.query().unwrap_or_default();
         let mut input = RequestInput::of(route, &values, query)?;
@@ -190,7 +197,7 @@ impl Api {
         let Effect::Acts(act) = route.effect else {
             return Err(ApiProblem::method("GET, HEAD, OPTIONS"));
         };
-        let one = Arc::clone(&self.permits).try_acquire_owned();
+        let one = Arc::clone(&self.actions).try_acquire_owned();
         let one = one.map_err(|_| ApiProblem::busy())?;
         let mut input = RequestInput::of(route, &values, query)?;
         input.take_fields(route, fields)?;

@@ -14,7 +14,7 @@ use gate::redis::RedisGate;
 use operator::NotDone;
 use rules::delays::DelayLevels;
 
-/// Maximum number of requests with a connection to RabbitMQ at the same time.
+/// Maximum number of reads, and of actions, with a connection to RabbitMQ at the same time.
 const MAX_CLIENTS: usize = 2;
 
 /// A pipeline, during one request.
@@ -36,7 +36,8 @@ pub struct PipelineContexts {
     states: Arc<PipelineStates>,
     /// Gates by the pipeline's name.
     gates: Mutex<BTreeMap<String, CachedGate>>,
-    clients: Semaphore,
+    reads: Semaphore,
+    actions: Semaphore,
 }
 
 impl PipelineContexts {
@@ -45,7 +46,8 @@ impl PipelineContexts {
         Self {
             states,
             gates: Mutex::default(),
-            clients: Semaphore::new(MAX_CLIENTS),
+            reads: Semaphore::new(MAX_CLIENTS),
+            actions: Semaphore::new(MAX_CLIENTS),
         }
     }
 
@@ -127,12 +129,20 @@ impl PipelineContexts {
         gates.retain(|name, _| names.contains(&name.as_str()));
     }
 
-    /// Takes a permit for a connection to RabbitMQ.
+    /// Takes a permit for a read's connection to RabbitMQ.
     ///
     /// # Errors
-    /// Too many requests have one.
-    pub fn turn(&self) -> Result<SemaphorePermit<'_>, ApiProblem> {
-        self.clients.try_acquire().map_err(|_| ApiProblem::busy())
+    /// Too many reads have one.
+    pub fn turn_to_read(&self) -> Result<SemaphorePermit<'_>, ApiProblem> {
+        self.reads.try_acquire().map_err(|_| ApiProblem::busy())
+    }
+
+    /// Takes a permit for an action's connection to RabbitMQ.
+    ///
+    /// # Errors
+    /// Too many actions have one.
+    pub fn turn_to_act(&self) -> Result<SemaphorePermit<'_>, ApiProblem> {
+        self.actions.try_acquire().map_err(|_| ApiProblem::busy())
     }
 }
 

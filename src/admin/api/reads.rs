@@ -83,7 +83,7 @@ pub async fn answer(
         ApiRead::Instructions => Ok(instructions(&context).boxed().await?),
         ApiRead::Audit => Ok(done(&context, input).boxed().await?),
         ApiRead::Queues | ApiRead::DeadLetters | ApiRead::DeadLetter => {
-            let _turn = contexts.turn()?;
+            let _turn = contexts.turn_to_read()?;
             let client = context.client().boxed().await?;
             let looked = match read {
                 ApiRead::Queues => queues(&client).boxed().await,
@@ -254,7 +254,7 @@ async fn among_letters(
     (context, contexts): (&PipelineContext, &PipelineContexts),
     which: &JobRef,
 ) -> Result<LetterInQueue, FailedSearch> {
-    let Ok(_turn) = contexts.turn() else {
+    let Ok(_turn) = contexts.turn_to_read() else {
         return Err(FailedSearch::unread(
             "too many requests read queues at the same time: try again".to_owned(),
         ));

@@ -14,6 +14,7 @@ use kit::servers::{free_port, unique};
 use operator::audit;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
+use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use crate::PROGRAM;
@@ -171,6 +172,27 @@ async fn surplus_requests_are_asked_to_retry() {
         busy += usize::from(is_busy);
     }
     assert!(busy > 0, "all ten waited for a server that says nothing");
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn readers_do_not_keep_operators_from_acting() {
+    let silent = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let address = silent.local_addr().expect("it is bound");
+    let yaml = format!("amqp: {{url: 'amqp://{address}'}}\nredis: {{url: 'redis://{address}'}}\n");
+    let server = port_of(&yaml).await;
+    let port = Port(server.listen);
+    let is_busy = |head: &str| head.contains("\nretry-after: 1");
+    let mut reads = JoinSet::new();
+    for _ in 0..20 {
+        reads.spawn(async move { port.get("/audit").await });
+    }
+    // The others wait for Redis, which does not answer.
+    let first = reads.join_next().await.expect("one of 20");
+    assert!(is_busy(&first.expect("no panic").head), "20 are too many");
+    let act = port.post("/pause", &json!({})).await;
+    assert!(matches!(act.status, 503 | 504), "{act:?}");
+    assert!(!is_busy(&act.head), "{act:?}");
     server.stop().await;
 }
 
