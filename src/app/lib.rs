@@ -420,9 +420,9 @@ impl Work {
         let board = Arc::new(PipelineStates::only(self.seen.clone()));
         let admin = admin::serve(&self.config.admin, Arc::clone(&board)).await?;
         let tasks = process_tasks(&admin, &board, signals.as_ref(), &stop);
-        let traces = traces::begin();
+        traces::begin();
         let ended = self.run(tasks, reload, stop).await;
-        traces.end().await;
+        traces::flush().await;
         admin.stop().await;
         info!("stopped");
         ended

@@ -54,7 +54,7 @@ pub(super) async fn run(
     log_warnings(&pipelines);
     let admin = admin::serve(&pipelines.admin, Arc::clone(&all.board)).await?;
     let mut tasks = process_tasks(&admin, &all.board, Some(&signals), &stop);
-    let traces = traces::begin();
+    traces::begin();
     for (name, config) in pipelines.each() {
         all.start(name, config.clone(), fresh);
     }
@@ -78,7 +78,7 @@ pub(super) async fn run(
         }
     }
     drop(tasks);
-    traces.end().await;
+    traces::flush().await;
     admin.stop().await;
     info!("all pipelines have stopped");
     ended.map_err(AppError::Ended)

@@ -13,6 +13,6 @@ mod otlp;
 mod variables;
 
 #[cfg(not(feature = "otlp"))]
-pub use self::disabled::{begin, record, sampler};
+pub use self::disabled::{begin, flush, record, sampler};
 #[cfg(feature = "otlp")]
-pub use self::otlp::{begin, record, sampler};
+pub use self::otlp::{begin, flush, record, sampler};

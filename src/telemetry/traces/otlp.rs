@@ -22,8 +22,9 @@ use super::data::data;
 use super::variables::OtelVariables;
 use rules::trace::{Sampler, Span};
 
-/// Time limit for sending the remaining spans when the worker ends. Later ones are lost.
-const FLUSH_TIMEOUT: Duration = Duration::from_secs(5);
+/// Time limit for sending the remaining spans when the worker ends. The SDK gives up after 5 s; this
+/// one keeps a busy runtime from waiting longer.
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(10);
 /// Minimum interval between log lines that report lost spans.
 const LOST_LOG_INTERVAL: Duration = Duration::from_secs(60);
 
@@ -147,38 +148,29 @@ impl Exporter {
     }
 }
 
-/// Keeps the exporter running until [`Traces::end`].
-pub struct Traces {
-    is_ours: bool,
-}
-
-/// Starts to send spans if the variables ask for it.
-pub fn begin() -> Traces {
-    let mut is_ours = false;
+/// Starts to send spans if the variables ask for it, unless this process does so already. They are
+/// sent on the current runtime, which must outlive all workers of the process that send traces.
+pub fn begin() {
     match OtelVariables::read(|name| env::var(name).ok()) {
         Ok(None) => {}
         Ok(Some(_)) if EXPORTER.get().is_some() => {}
         Ok(Some(variables)) => match Exporter::new(&variables) {
             Ok(exporter) => {
-                is_ours = EXPORTER.set(exporter).is_ok();
-                info!(endpoint = variables.shown(), "traces are sent");
+                if EXPORTER.set(exporter).is_ok() {
+                    info!(endpoint = variables.shown(), "traces are sent");
+                }
             }
             Err(why) => warn!(reason = why, "no traces are sent"),
         },
         Err(why) => warn!(reason = why, "no traces are sent"),
     }
-    Traces { is_ours }
 }
 
-impl Traces {
-    /// Sends the remaining spans, for a bounded time.
-    pub async fn end(self) {
-        if let Some(exporter) = EXPORTER.get().filter(|_| self.is_ours) {
-            let ends = move || exporter.processor.shutdown_with_timeout(FLUSH_TIMEOUT);
-            // The shutdown has a time limit of its own. This one keeps the runtime from waiting
-            // longer.
-            let _ = timeout(2 * FLUSH_TIMEOUT, spawn_blocking(ends)).await;
-        }
+/// Sends the remaining spans, for a bounded time. Another worker of this process may send more.
+pub async fn flush() {
+    if let Some(exporter) = EXPORTER.get() {
+        let sent = spawn_blocking(|| exporter.processor.force_flush());
+        let _ = timeout(FLUSH_TIMEOUT, sent).await;
     }
 }
 
