@@ -117,6 +117,15 @@ take_block() {
   die "found no free ports between 20000 and 32287"
 }
 
+# Starts a server in the background, in a process group of its own, which can be killed and which
+# Ctrl-C does not reach. It stays in this session: Linux divides the processors among sessions first,
+# and a session that mostly sleeps gets too little beside busy ones.
+start_server() {
+  set -m
+  "$@" </dev/null &
+  set +m
+}
+
 # Starts a watchdog that removes the server and its folder as soon as process $2 ends, however it
 # ends.
 own() {
