@@ -20,7 +20,8 @@
 //! (name, TCP, TLS) or reserves a stream of a shared one, because opening one can take longer than
 //! a permit is valid. If the connection turns out to be closed before a byte of the request was
 //! written, or the API reports that it did nothing with the request, the permit is given back and
-//! the job asks again with another connection.
+//! the job asks again with another connection. A server that closes unused connections at once
+//! counts as unreachable.
 
 mod abandoned;
 mod advice;
@@ -152,7 +153,11 @@ impl HttpHandler {
         server: &Arc<Server>,
         deadline: Instant,
     ) -> Result<PooledConnection, Attempt> {
-        let why = match timeout_at(deadline, self.pool.open(server)).await {
+        let opened = match timeout_at(deadline, self.pool.open(server)).await {
+            Ok(Ok(connection)) if server.closes_unused() => Ok(connection.tried(deadline).await),
+            opened => opened,
+        };
+        let why = match opened {
             Ok(Ok(connection)) => {
                 self.hosts.reached();
                 return Ok(connection);

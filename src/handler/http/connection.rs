@@ -1,9 +1,11 @@
 //! A connection for one call at a time (HTTP/1.1). The caller drives it: no task of its own runs
 //! between the check of the permit and the write.
 
+use std::error::Error;
 use std::future::{Future, poll_fn};
+use std::io;
 use std::pin::Pin;
-use std::task::{Context, Waker};
+use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full};
@@ -70,6 +72,20 @@ impl Connection {
         // The next user of the connection registers its own waker.
         self.advance(&mut Context::from_waker(Waker::noop()));
         self.wire.is_some() && self.sender.is_ready()
+    }
+
+    /// Resolves when the server closes the connection, or sends something without a request.
+    pub(super) async fn closed(&mut self) -> io::Error {
+        let ended = poll_fn(|cx| match &mut self.wire {
+            Some(open) => Pin::new(open).poll(cx),
+            None => Poll::Ready(Ok(())),
+        });
+        let why: Box<dyn Error + Send + Sync> = match ended.await {
+            Err(why) if !why.is_incomplete_message() => why.into(),
+            _ => "the server closes connections before it gets a request".into(),
+        };
+        self.wire = None;
+        io::Error::new(io::ErrorKind::UnexpectedEof, why)
     }
 
     /// Prepares to send `request`. The first poll of [`OwnExchange::answer`] writes it.

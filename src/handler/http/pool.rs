@@ -9,7 +9,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use hyper::{Request, Uri};
 use tokio::runtime::Handle;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, sleep_until, timeout_at};
 
 use super::call::Exchange;
 use super::connection::Connection;
@@ -26,6 +26,10 @@ const HTTP2: &[u8] = b"h2";
 /// Idle connections are closed after this time. Servers usually close them after 5 s, so few
 /// requests are written to a connection that the server is closing.
 pub(super) const MAX_IDLE: Duration = Duration::from_secs(4);
+/// How long a connection to a server that closes unused ones must stay open before it is used.
+const TRIAL: Duration = Duration::from_millis(250);
+/// How long a connection is new. Servers close older ones if they get no request.
+const NEW: Duration = Duration::from_secs(1);
 
 /// Opens connections to the servers of an API and keeps the reusable ones.
 pub(super) struct Pool {
@@ -51,6 +55,15 @@ struct IdleConnection {
     until: Instant,
     server: Arc<Server>,
     connection: Box<Connection>,
+    /// Whether no request has been sent over it.
+    is_unused: bool,
+}
+
+impl IdleConnection {
+    /// Returns true if it was opened within [`NEW`], and no request has been sent over it.
+    fn is_new(&self) -> bool {
+        self.is_unused && self.until > Instant::now() + MAX_IDLE - NEW
+    }
 }
 
 impl Pool {
@@ -157,6 +170,7 @@ impl Pool {
                 until: Instant::now() + MAX_IDLE,
                 server: Arc::clone(server),
                 connection: Box::new(connection),
+                is_unused: true,
             });
             return Ok(PooledConnection(CallConnection::Own(idle)));
         }
@@ -182,6 +196,7 @@ impl Pool {
             until: Instant::now() + MAX_IDLE,
             server: Arc::clone(server),
             connection,
+            is_unused: false,
         });
     }
 
@@ -189,7 +204,11 @@ impl Pool {
     /// there is no room, it replaces the connection that would be closed first.
     fn put(self: &Arc<Self>, mut idle: IdleConnection) {
         let until = idle.until;
-        if !idle.connection.is_ready() || until <= Instant::now() {
+        let is_ready = idle.connection.is_ready();
+        if !is_ready && idle.is_new() {
+            idle.server.closed_unused();
+        }
+        if !is_ready || until <= Instant::now() {
             return;
         }
         let mut open = lock(&self.open);
@@ -275,6 +294,34 @@ impl PooledConnection {
         match &mut self.0 {
             CallConnection::Own(own) => own.is_ready(),
             CallConnection::Stream(slot) => slot.is_ready(),
+        }
+    }
+
+    /// Returns true if the connection was opened within [`NEW`], and no request has been sent over it.
+    pub(super) fn is_new(&self) -> bool {
+        match &self.0 {
+            CallConnection::Own(own) => own.idle.as_ref().is_some_and(IdleConnection::is_new),
+            CallConnection::Stream(_) => false,
+        }
+    }
+
+    /// Returns the connection if the server leaves it open for [`TRIAL`], or until `deadline`. A job
+    /// whose connections are closed at once would otherwise connect and ask again without a pause.
+    pub(super) async fn tried(
+        mut self,
+        deadline: Instant,
+    ) -> Result<Self, Box<dyn Error + Send + Sync>> {
+        let CallConnection::Own(own) = &mut self.0 else {
+            // Its server has announced that it takes calls.
+            return Ok(self);
+        };
+        let Some(idle) = &mut own.idle else {
+            return Ok(self);
+        };
+        let until = deadline.min(Instant::now() + TRIAL);
+        match timeout_at(until, idle.connection.closed()).await {
+            Ok(why) => Err(why.into()),
+            Err(_) => Ok(self),
         }
     }
 

@@ -89,6 +89,7 @@ impl HttpHandler {
     ) -> Result<HttpAnswer, Attempt> {
         let deadline = Instant::now() + self.timeout;
         let secret = self.requests.secret_of(&job.tenant).await?;
+        let is_new = ready.connection.is_new();
         let InFlight {
             server,
             mut exchange,
@@ -118,7 +119,12 @@ impl HttpHandler {
                     token,
                 })
             }
-            Ok(CallResult::Unwritten) => Err(Outcome::Late.into()),
+            Ok(CallResult::Unwritten) => {
+                if is_new {
+                    server.closed_unused();
+                }
+                Err(Outcome::Late.into())
+            }
             Ok(CallResult::Refused(why)) => Err(self.refused(&server, &why)),
             Ok(CallResult::Failed(why)) => {
                 let words = no_answer(&why);

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::error::Error;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use hyper::Uri;
@@ -36,6 +36,8 @@ pub(super) struct Server {
     pub changed: Arc<Notify>,
     /// Number of consecutive calls that the server refused without processing them.
     refused: AtomicUsize,
+    /// Whether the server has closed a connection before a request, and answered no call since.
+    closes_unused: AtomicBool,
 }
 
 impl Server {
@@ -53,6 +55,18 @@ impl Server {
     /// Records that the server has answered a call.
     pub(super) fn answered(&self) {
         self.refused.store(0, Ordering::Relaxed);
+        self.closes_unused.store(false, Ordering::Relaxed);
+    }
+
+    /// Records that the server closed a connection before a request was written.
+    pub(super) fn closed_unused(&self) {
+        self.closes_unused.store(true, Ordering::Relaxed);
+    }
+
+    /// Returns true if the server has closed a connection before a request was written, and has
+    /// answered no call since.
+    pub(super) fn closes_unused(&self) -> bool {
+        self.closes_unused.load(Ordering::Relaxed)
     }
 
     /// Records that the server refused a call without processing it. Returns how often in a row it
@@ -115,6 +129,7 @@ impl ServerSetup {
             openings: Openings::new(Arc::clone(&changed)),
             changed,
             refused: AtomicUsize::new(0),
+            closes_unused: AtomicBool::new(false),
         }))
     }
 }

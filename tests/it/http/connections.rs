@@ -1,7 +1,13 @@
 //! Connections of calls, and their reuse.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use futures_util::future::join_all;
+use handler::PreparingHandler;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::watch;
+use trial::door::{ANY_PORT, Door};
 
 use super::downstream::DownstreamBehavior;
 use super::*;
@@ -95,6 +101,74 @@ async fn an_idle_connection_that_the_server_closed_is_not_used() {
         assert_eq!(downstream.opened(), call);
         assert_eq!(downstream.requests().len(), call);
     }
+}
+
+/// Such as a TCP proxy without its backend.
+#[tokio::test]
+async fn a_server_that_closes_connections_at_once_is_unreachable() {
+    let closes = Arc::new(AtomicBool::new(true));
+    let is_away = Arc::clone(&closes);
+    let door = Door::open(ANY_PORT, move |mut stream, _| {
+        let is_away = is_away.load(Ordering::Relaxed);
+        async move {
+            let mut request = [0; 4096];
+            if !is_away && stream.read(&mut request).await.is_ok_and(|bytes| bytes > 0) {
+                let answer = answer("200 OK", "", "");
+                // The caller may have gone.
+                let _ = stream.write_all(answer.as_bytes()).await;
+            }
+        }
+    });
+    let door = door.expect("a free port");
+    let (url, job) = (format!("http://{}/", door.address), job("1"));
+    let handler = handler(&url, LONG);
+    // The first connection counts as open, until the server closes it.
+    let Ok(mut ready) = handler.prepare(&job).await else {
+        panic!("the first connection is accepted");
+    };
+    while handler.is_ready(&mut ready) {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    drop(ready);
+    for _ in 0..3 {
+        let Err(attempt) = handler.prepare(&job).await else {
+            panic!("the server closes connections");
+        };
+        assert_eq!(attempt.trouble, Some(Trouble::Unreachable));
+        let reason = "no connection: the server closes connections before it gets a request";
+        let Outcome::Retry { reason: why, .. } = attempt.outcome else {
+            panic!("{attempt:?}");
+        };
+        assert_eq!(why, reason);
+    }
+    closes.store(false, Ordering::Relaxed);
+    let Ok(ready) = handler.prepare(&job).await else {
+        panic!("the server is back");
+    };
+    let attempt = handler.send(&job, ready, permit()).await;
+    assert_eq!(attempt.outcome, Outcome::Done);
+}
+
+/// The connection is closed between the last look at it and the request.
+#[tokio::test]
+async fn a_server_that_closes_connections_before_requests_is_unreachable() {
+    let door = Door::open(ANY_PORT, |_, _| async {}).expect("a free port");
+    let handler = handler(format!("http://{}/", door.address), LONG);
+    let job = job("1");
+    let Ok(ready) = handler.prepare(&job).await else {
+        panic!("the first connection is accepted");
+    };
+    while door.opened() == 0 {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    // The runtime polls its sockets before it wakes a sleeping task.
+    tokio::time::sleep(Duration::from_millis(10)).await;
+    let attempt = handler.send(&job, ready, permit()).await;
+    assert_eq!(attempt.outcome, Outcome::Late);
+    let Err(attempt) = handler.prepare(&job).await else {
+        panic!("the server closes connections");
+    };
+    assert_eq!(attempt.trouble, Some(Trouble::Unreachable));
 }
 
 #[tokio::test]

@@ -1,5 +1,5 @@
-//! The API fails: it refuses connections, does not answer, or answers 5xx, for all tenants or for
-//! one. No job is lost.
+//! The API fails: it refuses or closes connections, does not answer, or answers 5xx, for all tenants
+//! or for one. No job is lost.
 
 use std::collections::HashMap;
 
@@ -7,6 +7,7 @@ use kit::api::{Api, Call, Reply};
 use kit::process::Process;
 use kit::servers::{shared_rabbit, shared_redis};
 use kit::{Bed, MS, SECOND, counts, job, jobs, until};
+use trial::door::Door;
 
 use crate::PROGRAM;
 
@@ -39,6 +40,8 @@ fn used(calls: &[Call]) -> u32 {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum OutageKind {
     Refuses,
+    /// Like a TCP proxy without its backend.
+    Closes,
     Fails,
     Silent,
 }
@@ -53,8 +56,14 @@ async fn outage(manner: OutageKind) {
     };
     let http = format!(", timeout: {timeout}}}, breaker: {{max-interval: 2s");
     let yaml = bed.yaml(LIMITS, &api.url(), &http) + SHORT;
+    if matches!(manner, OutageKind::Refuses | OutageKind::Closes) {
+        api.door.refuse().await;
+    }
+    let closing = (manner == OutageKind::Closes)
+        .then(|| Door::open(api.door.address, |_, _| async {}).expect("its port"));
+    let closed = || closing.as_ref().map_or(0, Door::opened);
     match manner {
-        OutageKind::Refuses => api.door.refuse().await,
+        OutageKind::Refuses | OutageKind::Closes => {}
         OutageKind::Fails => api.answers(|_| Reply::status(502).after(20 * MS)),
         OutageKind::Silent => api.answers(|_| Reply::ok().after(3600 * SECOND)),
     }
@@ -66,9 +75,12 @@ async fn outage(manner: OutageKind) {
     let in_flight = || metric(&workers, "sluicegate_calls_in_flight");
     until("the end of other calls", || in_flight() <= 1.0).await;
     tokio::time::sleep(2 * SECOND).await;
-    let before = api.count();
+    let (before, closed_before) = (api.count(), closed());
     // Ten times as long as all attempts take.
     tokio::time::sleep(10 * SECOND).await;
+    // At most two connections per probe, and tests of workers that can't make calls.
+    let connections = closed() - closed_before;
+    assert!(connections < 50, "{connections}");
     let calls = api.calls();
     let probes = &calls[before..];
     assert!(
@@ -85,7 +97,10 @@ async fn outage(manner: OutageKind) {
 
     let back = api.count();
     api.answers(|_| Reply::ok());
-    if manner == OutageKind::Refuses {
+    if let Some(door) = &closing {
+        door.refuse().await;
+    }
+    if matches!(manner, OutageKind::Refuses | OutageKind::Closes) {
         api.door.take().expect("its port");
     }
     until("all jobs", || done(&workers) >= 300.0).await;
@@ -101,6 +116,11 @@ async fn outage(manner: OutageKind) {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_api_that_refuses_connections_costs_no_job() {
     outage(OutageKind::Refuses).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_api_that_closes_connections_costs_no_job() {
+    outage(OutageKind::Closes).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
