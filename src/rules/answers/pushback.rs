@@ -246,7 +246,7 @@ impl LimitHeaders {
         } else if let Some(suffix) = field.strip_prefix("remaining") {
             (suffix, number_ms(value).map(CounterHeader::RemainingMs))
         } else if let Some(suffix) = field.strip_prefix("limit") {
-            (suffix, Some(CounterHeader::Limit(quota::policies(value))))
+            (suffix, Some(CounterHeader::limit(value)))
         } else {
             return;
         };
@@ -261,7 +261,7 @@ impl LimitHeaders {
     fn refusal(&self) -> Pushback {
         let after = self
             .retry_after()
-            .or_else(|| self.rate_limit())
+            .or_else(|| self.rate_limit(true))
             .or_else(|| self.resets(true));
         Pushback {
             after: after.map(|wait| bounded(wait.time)),
@@ -271,7 +271,7 @@ impl LimitHeaders {
     /// Returns the pause that follows from a used-up limit. If the answer refused nothing, a wait
     /// that has passed causes no pause.
     fn used_up(&self) -> Option<Wait> {
-        let wait = self.rate_limit().or_else(|| self.resets(false))?;
+        let wait = self.rate_limit(false).or_else(|| self.resets(false))?;
         let wait = self.retry_after().unwrap_or(wait);
         let min = wait.time.saturating_sub(wait.rounding);
         let time = bounded(wait.time);
@@ -287,16 +287,28 @@ impl LimitHeaders {
             return false;
         }
         let is_one = |quotas: &[Quota]| quotas.iter().any(|quota| quota.limit == 1);
-        let counts_more = |suffix: &str| {
-            !self.counters.iter().any(|(of, counter)| {
-                of == suffix && matches!(counter, CounterHeader::Limit(quotas) if is_one(quotas))
-            })
-        };
+        let counts_one = |it: &_| matches!(it, CounterHeader::Limit(all) if is_one(all));
         let mut counters = self.counters.iter();
         let states = quota::states(&self.rate_limit);
-        let used_up = |state: &QuotaState| state.remaining == Some(0) && state.limit != Some(1);
-        counters.any(|(suffix, counter)| counter.is_used_up() && counts_more(suffix))
+        let used_up = |state: &QuotaState| state.is_used_up() && state.limit != Some(1);
+        counters.any(|(suffix, _)| self.is_used_up(suffix) && !self.has(suffix, counts_one))
             || (states.iter().any(used_up) && !is_one(&quota::policies(&self.policy)))
+    }
+
+    /// Returns true if nothing remains of the limit of `suffix`.
+    fn is_used_up(&self, suffix: &str) -> bool {
+        let is_used_up = |counter: &_| matches!(counter, CounterHeader::RemainingMs(0));
+        // A gateway's limit may be unlimited while the API behind it has one.
+        let is_none = |counter: &_| matches!(counter, CounterHeader::NoLimit);
+        let is_limit = |counter: &_| matches!(counter, CounterHeader::Limit(_));
+        let is_unlimited = self.has(suffix, is_none) && !self.has(suffix, is_limit);
+        self.has(suffix, is_used_up) && !is_unlimited
+    }
+
+    /// Returns true if there is such a counter of `suffix`.
+    fn has(&self, suffix: &str, is_such: impl Fn(&CounterHeader) -> bool) -> bool {
+        let mut counters = self.counters.iter();
+        counters.any(|(of, counter)| of == suffix && is_such(counter))
     }
 
     fn retry_after(&self) -> Option<Wait> {
@@ -308,14 +320,18 @@ impl LimitHeaders {
         when.wait(self.now_ms, self.now_rounding)
     }
 
-    /// Returns the longest time until a used-up policy has quota again.
-    fn rate_limit(&self) -> Option<Wait> {
+    /// Returns the longest time until a used-up policy has quota again. In a refusal a policy of
+    /// which nothing remains counts, even if its limit is 0 or less.
+    fn rate_limit(&self, refused: bool) -> Option<Wait> {
         if self.is_cached {
             return None;
         }
         let states = quota::states(&self.rate_limit);
-        let used_up = |state: &QuotaState| (state.remaining? == 0).then_some(state.reset)?;
-        let times = states.iter().filter_map(used_up);
+        let counts = |state: &&QuotaState| match refused {
+            true => state.remaining == Some(0),
+            false => state.is_used_up(),
+        };
+        let times = states.iter().filter(counts).filter_map(|state| state.reset);
         times.map(Wait::seconds).max()
     }
 
@@ -326,14 +342,13 @@ impl LimitHeaders {
         if self.is_cached {
             return None;
         }
-        let used_up = |suffix: &str| {
-            let mut counters = self.counters.iter();
-            counters.any(|(of, counter)| of == suffix && counter.is_used_up())
+        let is_zero = |counter: &_| matches!(counter, CounterHeader::RemainingMs(0));
+        let counts = |suffix: &str| match refused {
+            true => suffix.is_empty() || self.has(suffix, is_zero),
+            false => self.is_used_up(suffix),
         };
         let reset = |(suffix, counter): &(String, CounterHeader)| match counter {
-            CounterHeader::Reset(when) if (refused && suffix.is_empty()) || used_up(suffix) => {
-                Some(self.wait(*when))
-            }
+            CounterHeader::Reset(when) if counts(suffix) => Some(self.wait(*when)),
             _ => None,
         };
         self.counters.iter().filter_map(reset).max()

@@ -6,7 +6,7 @@ use sfv::{BareItem, Dictionary, Item, List, ListEntry, Parameters, Parser};
 
 use super::MAX_THROTTLE;
 use crate::answers::advertised::{Quota, Quotas};
-use crate::answers::value::HeaderWait;
+use crate::answers::value::{HeaderWait, number_ms};
 
 /// One header of the older forms.
 #[derive(Debug)]
@@ -14,6 +14,8 @@ pub(super) enum CounterHeader {
     /// `…-Limit`: a number, or a list as in the drafts until -06: `100, 100;w=60`, the limit and
     /// then its policies.
     Limit(Vec<Quota>),
+    /// `…-Limit` of 0 or less: some APIs send it if there is no limit.
+    NoLimit,
     /// `…-Remaining`, in thousandths.
     RemainingMs(u64),
     /// `…-Reset`
@@ -21,19 +23,30 @@ pub(super) enum CounterHeader {
 }
 
 impl CounterHeader {
-    /// Returns true if nothing remains.
-    pub(super) fn is_used_up(&self) -> bool {
-        matches!(self, Self::RemainingMs(0))
+    /// Parses the value of `…-Limit`.
+    pub(super) fn limit(value: &[u8]) -> Self {
+        let negative = value.trim_ascii().strip_prefix(b"-");
+        match number_ms(value) == Some(0) || negative.and_then(number_ms).is_some() {
+            true => Self::NoLimit,
+            false => Self::Limit(policies(value)),
+        }
     }
 }
 
 /// The state of a policy: a member of `RateLimit`.
 #[derive(Debug, Default)]
 pub(super) struct QuotaState {
-    /// Only in -07.
-    pub(super) limit: Option<u64>,
+    /// Only in -07. 0 or less if there is no limit.
+    pub(super) limit: Option<i64>,
     pub(super) remaining: Option<u64>,
     pub(super) reset: Option<Duration>,
+}
+
+impl QuotaState {
+    /// Returns true if there is a limit and nothing of it remains.
+    pub(super) fn is_used_up(&self) -> bool {
+        self.remaining == Some(0) && self.limit.is_none_or(|limit| limit > 0)
+    }
 }
 
 /// Returns the members of `RateLimit`, or none if one is broken (RFC 9651, 4.2).
@@ -54,7 +67,7 @@ pub(super) fn states(field: &[u8]) -> Vec<QuotaState> {
         ListEntry::InnerList(_) => None,
     };
     vec![QuotaState {
-        limit: integer(member("limit")),
+        limit: whole(member("limit")),
         remaining: integer(member("remaining")),
         reset: seconds(member("reset")),
     }]
@@ -83,8 +96,11 @@ pub(super) fn all(
 ) -> Quotas {
     let states = states(rate_limit).into_iter();
     let left = states.filter_map(|state| {
-        let (limit, window) = (state.limit?, None);
-        Some(Quota { limit, window })
+        let limit = u64::try_from(state.limit?).ok()?;
+        Some(Quota {
+            limit,
+            window: None,
+        })
     });
     let structured = Quotas::new(policies(policy).into_iter().chain(left));
     if !structured.is_empty() {
@@ -93,7 +109,7 @@ pub(super) fn all(
     let counted = counters.iter().flat_map(|(suffix, counter)| {
         let quotas = match counter {
             CounterHeader::Limit(quotas) => quotas.as_slice(),
-            CounterHeader::RemainingMs(_) | CounterHeader::Reset(_) => &[],
+            _ => &[],
         };
         quotas.iter().map(|quota| Quota {
             window: quota.window.or(window_of(suffix)),
@@ -140,8 +156,12 @@ fn seconds(item: Option<&BareItem>) -> Option<Duration> {
 }
 
 fn integer(item: Option<&BareItem>) -> Option<u64> {
+    whole(item).and_then(|n| u64::try_from(n).ok())
+}
+
+fn whole(item: Option<&BareItem>) -> Option<i64> {
     match item? {
-        BareItem::Integer(n) => u64::try_from(i64::from(*n)).ok(),
+        BareItem::Integer(n) => Some(i64::from(*n)),
         _ => None,
     }
 }

@@ -4,6 +4,11 @@
 use super::*;
 
 fn see(status: u16, headers: &[(&str, &str)]) -> LimitInfo {
+    interpret(status, headers).2
+}
+
+/// Returns the meaning of an answer, whether it is a failure of the API, and its data on limits.
+fn interpret(status: u16, headers: &[(&str, &str)]) -> (Consequence, bool, LimitInfo) {
     let mut all = vec![("Date", DATE)];
     all.extend_from_slice(headers);
     let answer = ReceivedAnswer {
@@ -12,7 +17,9 @@ fn see(status: u16, headers: &[(&str, &str)]) -> LimitInfo {
         body: None,
     };
     let now = UNIX_EPOCH + Duration::from_secs(DATE_S + 3_600);
-    verdict(&Answers::default(), &answer, now).seen
+    let answers = Answers::default();
+    let verdict = verdict(&answers, &answer, now);
+    (verdict.meaning, verdict.is_failure, verdict.seen)
 }
 
 /// Returns for how many seconds an answer with these headers throttles the tenant.
@@ -134,6 +141,45 @@ fn remaining_quota_closes_nothing() {
             ("RateLimit-Reset", reset),
         ];
         assert_eq!(closes(200, &headers), None, "{headers:?}");
+    }
+}
+
+/// Tyk sends them for keys without a quota.
+#[test]
+fn a_limit_of_zero_or_less_is_no_limit() {
+    let means = |status, headers: &[(&str, &str)]| {
+        let (meaning, is_failure, _) = interpret(status, headers);
+        (meaning, is_failure)
+    };
+    for limit in ["0", "-1", " -1 "] {
+        let counters = [
+            ("X-RateLimit-Limit", limit),
+            ("X-RateLimit-Remaining", "0"),
+            ("X-RateLimit-Reset", "30"),
+        ];
+        let dictionary = format!("limit={}, remaining=0, reset=30", limit.trim());
+        for headers in [&counters[..], &[("RateLimit", &*dictionary)]] {
+            assert_eq!(closes(200, headers), None, "{headers:?}");
+            assert_eq!(means(400, headers), (Consequence::Reject, false));
+            assert_eq!(means(502, headers), (Consequence::Retry, true));
+            assert_eq!(closes(429, headers), Some(30), "{headers:?}");
+            quotas(headers, "");
+        }
+        // Another limit has its own headers.
+        let hour = [
+            ("X-RateLimit-Remaining-Hour", "0"),
+            ("X-RateLimit-Reset-Hour", "7"),
+        ];
+        let both = [&counters[..], &hour].concat();
+        assert_eq!(closes(200, &both), Some(7), "{limit}");
+    }
+    for limit in ["-", "none", "-x", ""] {
+        let headers = [
+            ("X-RateLimit-Limit", limit),
+            ("X-RateLimit-Remaining", "0"),
+            ("X-RateLimit-Reset", "30"),
+        ];
+        assert_eq!(closes(200, &headers), Some(30), "{limit}");
     }
 }
 
