@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, Read};
-use std::path::PathBuf;
+use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -56,8 +56,8 @@ impl Secrets {
     /// Returns the secret of `tenant`. A thread reads its file at most once a second.
     ///
     /// # Errors
-    /// [`NoRequest`] with the reason, which contains no secret: it is permanent if there is no
-    /// file, a shortage if this machine lacks a resource, and else temporary.
+    /// [`NoRequest`] with the reason, which contains no secret: it is permanent if the folder has no
+    /// file and there is no default, a shortage if this machine lacks a resource, and else temporary.
     pub(super) async fn of(&self, tenant: &Tenant) -> Result<Arc<str>, NoRequest> {
         let read = timeout(READ_TIMEOUT, self.read(tenant)).await;
         read.unwrap_or_else(|_| {
@@ -108,29 +108,34 @@ fn unreadable(why: &str) -> NoRequest {
 
 /// Reads the secret of `tenant`, or the default one. Blocks.
 fn secret_in(files: &SecretFiles, tenant: &Tenant) -> Result<String, NoRequest> {
-    let SecretFiles { folder, default } = files;
-    let own = folder.as_ref().map(|folder| folder.join(file_name(tenant)));
-    for path in own.iter().chain(default) {
-        match text_of(path) {
-            Ok(text) => return Ok(text),
-            Err(why) if is_absent(&why) => {}
-            Err(why) => {
-                return Err(match shortage::of(&why) {
-                    Some(missing) => NoRequest::Shortage(format!(
-                        "the secret of this tenant can't be read: {why} ({missing})"
-                    )),
-                    None => unreadable(&why.to_string()),
-                });
+    let mut place = "dispatch.http.secrets-folder".to_owned();
+    if let Some(folder) = &files.folder {
+        let path = folder.join(file_name(tenant));
+        match text_of(&path) {
+            // A folder that is gone does not show that the tenant has no secret of its own.
+            Err(why) if is_absent(&why) && !folder.is_dir() => {
+                let why = format!("there is no folder {} ({place})", folder.display());
+                return Err(unreadable(&why));
             }
+            Err(why) if is_absent(&why) => place = format!("{place}: {}", path.display()),
+            read => return read.map_err(|why| no_text(&path, &why)),
         }
     }
-    let keys = "dispatch.http.secrets-folder";
-    let named = own.map_or(keys.to_owned(), |path| {
-        format!("{keys}: {}", path.display())
-    });
-    Err(NoRequest::Permanent(format!(
-        "there is no secret for this tenant ({named})"
-    )))
+    match &files.default {
+        Some(path) => text_of(path).map_err(|why| no_text(path, &why)),
+        None => Err(NoRequest::Permanent(format!(
+            "there is no secret for this tenant ({place})"
+        ))),
+    }
+}
+
+fn no_text(path: &Path, why: &io::Error) -> NoRequest {
+    match shortage::of(why) {
+        Some(missing) => NoRequest::Shortage(format!(
+            "the secret of this tenant can't be read: {why} ({missing})"
+        )),
+        None => unreadable(&format!("{}: {why}", path.display())),
+    }
 }
 
 /// Returns the name of a tenant's file. It is percent-encoded, so it stays in the folder, and does
@@ -152,7 +157,7 @@ fn is_absent(why: &io::Error) -> bool {
 }
 
 /// Returns the text of the file at `path` without its final line break.
-fn text_of(path: &PathBuf) -> io::Result<String> {
+fn text_of(path: &Path) -> io::Result<String> {
     let mut bytes = Vec::new();
     File::open(path)?
         .take(MAX_FILE_BYTES + 1)
@@ -238,6 +243,40 @@ mod tests {
             ..secrets.files
         });
         assert_eq!(describe(&secrets, &acme).await, "default");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn without_its_folder_no_tenant_gets_the_default_secret() {
+        let place = tempfile::tempdir().expect("a folder");
+        let [folder, away, default] =
+            ["folder", "away", "default"].map(|name| place.path().join(name));
+        std::fs::create_dir(&folder).expect("a folder");
+        std::fs::write(folder.join("acme"), "one").expect("written");
+        std::fs::write(&default, "default").expect("written");
+        let acme = tenant("acme");
+        for is_set in [true, false] {
+            let secrets = Secrets::new(SecretFiles {
+                folder: Some(folder.clone()),
+                default: is_set.then(|| default.clone()),
+            });
+            std::fs::rename(&folder, &away).expect("it is there");
+            let words = describe(&secrets, &acme).await;
+            assert!(words.starts_with("unreadable: "), "{words}");
+            assert!(words.ends_with("(dispatch.http.secrets-folder)"), "{words}");
+            std::fs::rename(&away, &folder).expect("it is there");
+            assert_eq!(describe(&secrets, &acme).await, "one");
+        }
+        // The default file was there at the start, too.
+        std::fs::remove_file(&default).expect("it is there");
+        let secrets = Secrets::new(SecretFiles {
+            folder: None,
+            default: Some(default),
+        });
+        let words = describe(&secrets, &acme).await;
+        assert!(
+            words.starts_with("unreadable: ") && words.contains("default:"),
+            "{words}"
+        );
     }
 
     #[tokio::test(start_paused = true)]
