@@ -9,6 +9,10 @@ use rules::job::call::{Template, encode};
 
 /// Minimum length in bytes of a configured header's value that counts as a secret.
 const MIN_SECRET_BYTES: usize = 8;
+/// Parts of the names of parameters whose values are secret.
+const SECRET_NAMES: [&str; 8] = [
+    "key", "token", "secret", "sig", "pass", "auth", "cred", "sess",
+];
 /// Text shown instead of a secret.
 const HIDDEN: &[u8] = b"***";
 
@@ -17,8 +21,9 @@ pub(super) struct Redaction(Vec<String>);
 
 impl Redaction {
     /// Collects the secrets: the password in `url`, or a user without one (a token), in all forms
-    /// in which they may come back; the query; and configured values, with and without a scheme
-    /// such as `Bearer`. `headers` are the headers of every call.
+    /// in which they may come back; the query, and the values in it; and configured values, with and
+    /// without a scheme such as `Bearer`, and the values of pairs in them. `headers` are the headers
+    /// of every call.
     pub(super) fn of(url: &Url, http: &Http, headers: &HeaderMap) -> Self {
         let credential = url.password().unwrap_or(url.username());
         let basic = headers
@@ -53,15 +58,13 @@ impl Redaction {
             has_begun = true;
             Some(query)
         });
-        let values = values.chain(of_jobs).chain(in_query).chain(keys);
-        let parts =
-            values.flat_map(|value| [Some(value), value.split_once(' ').map(|(_, part)| part)]);
+        let values = values.chain(of_jobs).chain(keys).flat_map(parts_of_value);
+        let queries = in_query.chain([query]).flat_map(parts_of_query);
         // Short values such as a version are not secret, and hiding them would remove words from
         // the answer.
-        let long = parts
-            .flatten()
-            .filter(|part| part.len() >= MIN_SECRET_BYTES);
-        let mut all: Vec<String> = all.chain(long).map(str::to_owned).collect();
+        let long = values.map(str::to_owned).chain(queries);
+        let long = long.filter(|part| part.len() >= MIN_SECRET_BYTES);
+        let mut all: Vec<String> = all.map(str::to_owned).chain(long).collect();
         longest_first(&mut all);
         Self(all)
     }
@@ -79,6 +82,38 @@ impl Redaction {
         longest_first(&mut all);
         all
     }
+}
+
+/// Returns the parts of a header's value that an answer may repeat: all of it, what follows a scheme
+/// such as `Bearer`, and the value of each secret pair, as in a cookie.
+fn parts_of_value(value: &str) -> impl Iterator<Item = &str> {
+    let after_scheme = value.split_once(' ').map(|(_, rest)| rest);
+    let words = value.split([' ', ',', ';']);
+    let values = words
+        .filter_map(secret_of_pair)
+        .map(|value| value.trim_matches('"'));
+    [value].into_iter().chain(after_scheme).chain(values)
+}
+
+/// Returns the parts of a query, or of a part of one, that an answer may repeat: all of it, and the
+/// value of each secret parameter, as it is and decoded.
+fn parts_of_query(query: &str) -> impl Iterator<Item = String> {
+    let values = query.split('&').filter_map(secret_of_pair);
+    let forms = values.flat_map(|value| {
+        let spaced = value.replace('+', " ");
+        let decoded = percent_decode_str(&spaced).decode_utf8_lossy().into_owned();
+        [value.to_owned(), decoded]
+    });
+    [query.to_owned()].into_iter().chain(forms)
+}
+
+/// Returns the value of a pair `name=value` whose name suggests a secret. Other values, such as the
+/// one of `expand=customer`, are words that answers contain.
+fn secret_of_pair(pair: &str) -> Option<&str> {
+    let (name, value) = pair.split_once('=')?;
+    let name = name.to_ascii_lowercase();
+    let is_secret = SECRET_NAMES.iter().any(|part| name.contains(part));
+    is_secret.then_some(value)
 }
 
 /// Sorts longer secrets first: hiding a secret that is part of a longer one would leave the rest
@@ -128,4 +163,53 @@ pub(super) fn drop_begun(text: &mut Vec<u8>, secrets: &[String]) {
     };
     let longest = secrets.iter().filter_map(prefix_of).max().unwrap_or(0);
     text.truncate(text.len() - longest);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use config::Config;
+
+    /// Returns `text` without the secrets of a handler with these keys of `dispatch.http`.
+    #[track_caller]
+    fn hidden(keys: &str, text: &str) -> String {
+        let yaml = format!("dispatch: {{http: {{{keys}}}}}");
+        let config = Config::parse("c.yaml", &yaml, std::iter::empty()).expect("valid");
+        let http = config.dispatch.http.expect("an API");
+        let url = http.url.parse().expect("a url");
+        let redaction = Redaction::of(&url, &http, &HeaderMap::new());
+        let text = hide(text.as_bytes(), &redaction.with(std::iter::empty()));
+        String::from_utf8(text).expect("text")
+    }
+
+    #[test]
+    fn a_secret_is_hidden_without_what_surrounds_it() {
+        let query = "url: 'http://h/?v=2&key=hunter2%2Bhunter2&last'";
+        let templates = "url: 'http://h/?v=2&key=hunter2%2Bhunter2&of={tenant}'";
+        for (keys, text, expected) in [
+            (query, "?v=2&key=hunter2%2Bhunter2&last", "?***"),
+            (query, "?v=2&amp;key=hunter2%2Bhunter2", "?v=2&amp;key=***"),
+            (query, "bad key hunter2+hunter2", "bad key ***"),
+            (query, "v=2 is the last", "v=2 is the last"),
+            (
+                "url: 'http://h/?include=line_items'",
+                "{\"line_items\":1}",
+                "{\"line_items\":1}",
+            ),
+            (templates, "bad key hunter2%2Bhunter2", "bad key ***"),
+            (templates, "bad key hunter2+hunter2", "bad key ***"),
+            (
+                "url: 'http://h/', headers: {cookie: 'a=b; session=hunter2hunter2'}",
+                "no session hunter2hunter2, a=b",
+                "no session ***, a=b",
+            ),
+            (
+                "url: 'http://h/', headers: {authorization: 'Token token=\"hunter2=\", v=2'}",
+                "no token hunter2=",
+                "no token ***",
+            ),
+        ] {
+            assert_eq!(hidden(keys, text), expected, "{keys}");
+        }
+    }
 }

@@ -223,7 +223,8 @@ async fn echo(tls: Option<tokio_rustls::TlsAcceptor>) -> Downstream {
             b"moved" => "307 Temporary Redirect",
             _ => "500 Internal Server Error",
         };
-        let head = String::from_utf8_lossy(&request.head).into_owned();
+        // Escaped, as in an error's page.
+        let head = String::from_utf8_lossy(&request.head).replace('&', "&amp;");
         let basic = request.header("authorization").unwrap_or_default();
         let basic = String::from_utf8_lossy(basic).into_owned();
         let answer = format!(
@@ -304,7 +305,7 @@ async fn no_output_of_a_run_holds_a_secret() {
 amqp: {{url-file: amqp, queue: '{queue}'{}}}
 redis: {{prefix: '{queue}'{}}}
 rate-limiter: {{max-requests: 4, window-size: 1s, max-throttle: 1s}}
-dispatch: {{http: {{url: 'https://us%40r:{api}%40@{}/jobs?key={query}', headers-file: headers{}}}}}
+dispatch: {{http: {{url: 'https://us%40r:{api}%40@{}/jobs?v=2&key={query}', headers-file: headers{}}}}}
 delay: {{max-delay: 1s}}
 retry: {{max-attempts: 2, initial-interval: 10ms}}
 admin: {{{admin}, listen: '127.0.0.1:0'}}
