@@ -293,8 +293,8 @@ impl Endpoint {
 }
 
 impl TokenClient {
-    /// Parses the answer. Nothing of it is shown but an error code, since it contains the token or
-    /// may repeat the request.
+    /// Parses the answer. Nothing of it is shown but an error code and a token's type, since it
+    /// contains the token or may repeat the request.
     fn read(&self, status: StatusCode, body: &[u8]) -> Result<GrantedToken, String> {
         let value: Value = serde_json::from_slice(body).unwrap_or_default();
         if status != StatusCode::OK {
@@ -305,8 +305,14 @@ impl TokenClient {
         }
         let text = |name| value.get(name).and_then(Value::as_str);
         let kind = text("token_type").unwrap_or("bearer");
-        if !kind.eq_ignore_ascii_case("bearer") {
-            return Err("the token URL returned a token that is not a Bearer token".to_owned());
+        // Apigee has a name of its own for Bearer tokens.
+        let is_bearer = |name: &&str| kind.eq_ignore_ascii_case(name);
+        if !["bearer", "bearertoken"].iter().any(is_bearer) {
+            let shown = Some(kind).filter(|kind| !kind.is_empty() && self.may_be_shown(kind));
+            let shown = shown.map_or(String::new(), |kind| format!(" but of type {kind}"));
+            return Err(format!(
+                "the token URL returned a token that is not a Bearer token{shown}"
+            ));
         }
         let token = text("access_token").filter(|token| is_token(token));
         let token = token.ok_or(
@@ -331,7 +337,7 @@ impl TokenClient {
         })
     }
 
-    /// Returns true if the text is an error code, and not an echo of the client's secret.
+    /// Returns true if the text is a code, and not an echo of the client's secret.
     fn may_be_shown(&self, code: &str) -> bool {
         let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_-.".contains(&byte);
         code.len() <= MAX_CODE_BYTES && code.bytes().all(is_plain) && !code.contains(&*self.secret)
@@ -465,6 +471,11 @@ mod tests {
                 "t",
                 7200,
             ),
+            (
+                r#"{"access_token": "t", "token_type": "BearerToken", "expires_in": "1799"}"#,
+                "t",
+                1799,
+            ),
             (r#"{"access_token": "t", "expires_in": 1e99}"#, "t", 86_400),
         ] {
             assert_eq!(read(200, body), Ok((token.to_owned(), seconds)), "{body}");
@@ -492,6 +503,16 @@ mod tests {
             (
                 200,
                 r#"{"access_token": "t", "token_type": "mac"}"#,
+                "not a Bearer token but of type mac",
+            ),
+            (
+                200,
+                r#"{"access_token": "t", "token_type": "DPoP"}"#,
+                "not a Bearer token but of type DPoP",
+            ),
+            (
+                200,
+                r#"{"access_token": "t", "token_type": "hunter2:/"}"#,
                 "not a Bearer token",
             ),
             (
