@@ -1,7 +1,5 @@
 //! Sends a request at most once and waits for its answer.
 
-use std::sync::Arc;
-
 use hyper::header::AUTHORIZATION;
 use tokio::time::{Instant, timeout_at};
 
@@ -10,7 +8,6 @@ use super::answer::HttpAnswer;
 use super::call::{CallFailure, CallResult, Exchange};
 use super::server::Server;
 use super::text::explain;
-use super::tokens::AccessToken;
 use super::{HttpHandler, ReadyCall, failed};
 use crate::{Attempt, Outcome, Permit};
 use rules::job::Job;
@@ -18,65 +15,7 @@ use rules::job::Job;
 /// Maximum number of bytes read of an answer's body. The connection of a longer one is closed.
 const MAX_BODY: usize = 64 * 1024;
 
-/// A request in flight.
-struct InFlight {
-    server: Arc<Server>,
-    exchange: Exchange,
-    /// Secret and token for [`HttpAnswer`].
-    secret: Option<Arc<str>>,
-    token: Option<Arc<AccessToken>>,
-}
-
 impl HttpHandler {
-    /// Begins to send a request.
-    ///
-    /// # Errors
-    /// The attempt of a job whose request was not sent.
-    fn begin(
-        &self,
-        job: &Job,
-        secret: Option<Arc<str>>,
-        ready: ReadyCall,
-        permit: &Permit,
-    ) -> Result<InFlight, Box<Attempt>> {
-        let ReadyCall {
-            server,
-            connection,
-            token,
-        } = ready;
-        // It was prepared for another job.
-        if !self.hosts.fits(job, &server) {
-            return Err(Box::new(Outcome::Late.into()));
-        }
-        let made = self.requests.of((job, &server), secret);
-        let mut made = made.map_err(|why| Box::new(why.into()))?;
-        if let Some(token) = &token {
-            // The token expired or was refused after the last check: the job asks again with the
-            // next token.
-            if !token.is_usable() {
-                return Err(Box::new(Outcome::Late.into()));
-            }
-            let headers = made.request.headers_mut();
-            headers.insert(AUTHORIZATION, token.header.clone());
-        }
-        // There is no await between this check and the first poll of the future that sends.
-        let connection = Some(connection).filter(|_| permit.is_good());
-        let sent = connection.and_then(|free| free.send(made.request, &made.full_uri));
-        let Some(exchange) = sent else {
-            return Err(Box::new(Outcome::Late.into()));
-        };
-        // A proxy acknowledges a request that may reach the API much later, or never.
-        if server.is_direct {
-            exchange.is_written_by(permit);
-        }
-        Ok(InFlight {
-            server,
-            exchange,
-            secret: made.secret,
-            token,
-        })
-    }
-
     /// Sends at most one request.
     ///
     /// # Errors
@@ -89,15 +28,36 @@ impl HttpHandler {
     ) -> Result<HttpAnswer, Attempt> {
         let deadline = Instant::now() + self.timeout;
         let secret = self.requests.secret_of(&job.tenant).await?;
-        let is_new = ready.connection.is_new();
-        let InFlight {
+        let ReadyCall {
             server,
-            mut exchange,
-            secret,
+            connection,
             token,
-        } = self
-            .begin(job, secret, ready, &permit)
-            .map_err(|attempt| *attempt)?;
+        } = ready;
+        let is_new = connection.is_new();
+        // It was prepared for another job.
+        if !self.hosts.fits(job, &server) {
+            return Err(Outcome::Late.into());
+        }
+        let (mut exchange, secret) = {
+            let mut made = self.requests.of((job, &server), secret)?;
+            if let Some(token) = &token {
+                // The token expired or was refused after the last check: the job asks again with
+                // the next token.
+                if !token.is_usable() {
+                    return Err(Outcome::Late.into());
+                }
+                let headers = made.request.headers_mut();
+                headers.insert(AUTHORIZATION, token.header.clone());
+            }
+            // There is no await between this check and the first poll of the future that sends.
+            let connection = Some(connection).filter(|_| permit.is_good());
+            let sent = connection.and_then(|free| free.send(made.request, &made.full_uri));
+            (sent.ok_or(Outcome::Late)?, made.secret)
+        };
+        // A proxy acknowledges a request that may reach the API much later, or never.
+        if server.is_direct {
+            exchange.is_written_by(&permit);
+        }
         match timeout_at(deadline, exchange.answer()).await {
             Ok(CallResult::Answered(head)) => {
                 server.answered();
