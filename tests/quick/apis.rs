@@ -6,6 +6,7 @@ use std::fs;
 use std::time::{Duration, UNIX_EPOCH};
 
 use config::{ApiProfile, Config, parse_duration};
+use http::{HeaderMap, HeaderName};
 use kit::root;
 use kit::sources::page;
 use rules::answers::{Answers, Consequence, Interpretation, ReceivedAnswer, verdict};
@@ -100,13 +101,14 @@ fn check(profile: &ApiProfile, answers: &Answers, fixture: &Fixture) -> Option<u
         let value = value
             .as_str()
             .map_or_else(|| value.to_string(), str::to_owned);
-        (name.clone(), value)
+        let name: HeaderName = name.parse().expect(&at);
+        (name, value.parse().expect(&at))
     });
-    let headers: Vec<(String, String)> = headers.collect();
-    let needs_body = answers.need_body(fixture.status, headers.as_slice());
+    let headers: HeaderMap = headers.collect();
+    let needs_body = answers.need_body(fixture.status, &headers);
     let answer = ReceivedAnswer {
         status: fixture.status,
-        headers: headers.as_slice(),
+        headers: &headers,
         body: needs_body.then_some(fixture.body.as_bytes()),
     };
     let found = verdict(answers, &answer, now);

@@ -6,6 +6,8 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use config::Config;
 use handler::{Attempt, Fate, Handler, LateEnd, Outcome, Permit, Trouble};
+use http::HeaderValue;
+use http::header::RETRY_AFTER;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use rules::answers::{Answers, Consequence, ReceivedAnswer, verdict};
@@ -273,11 +275,10 @@ impl Handler for ApiHandler {
             };
         }
         sleep(latency).await;
-        let seconds = retry_after.map(|seconds| seconds.to_string());
-        let header = seconds.map(|seconds| ("retry-after", seconds));
+        let header = retry_after.map(|seconds| (RETRY_AFTER, HeaderValue::from(seconds)));
         let answer = ReceivedAnswer {
             status,
-            headers: header.as_slice(),
+            headers: &header.into_iter().collect(),
             body: None,
         };
         let now =

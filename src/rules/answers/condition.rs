@@ -3,10 +3,11 @@
 use std::borrow::Cow;
 use std::fmt;
 
+use http::HeaderMap;
 use serde_json::Value as Json;
 
 use super::pointer::{BodyPointer, scalar};
-use super::rule::{AnswerHeaders, ReceivedAnswer};
+use super::rule::ReceivedAnswer;
 use super::status::StatusPattern;
 
 /// A condition on one value, which is a text, a number or a truth value.
@@ -121,10 +122,11 @@ pub struct Conditions {
 
 impl Conditions {
     /// Returns true if status and headers of an answer match.
-    pub(super) fn match_head<H: AnswerHeaders + ?Sized>(&self, status: u16, headers: &H) -> bool {
+    pub(super) fn match_head(&self, status: u16, headers: &HeaderMap) -> bool {
         let matches = |pattern: &StatusPattern| pattern.matches(status);
         let holds = |(name, test): &(String, ValueTest)| {
-            test.holds(headers.values(name).map(String::from_utf8_lossy))
+            let values = headers.get_all(name).into_iter();
+            test.holds(values.map(|value| String::from_utf8_lossy(value.as_bytes())))
         };
         (self.status.is_empty() || self.status.iter().any(matches))
             && self.headers.iter().all(holds)
@@ -132,11 +134,7 @@ impl Conditions {
 
     /// Returns true if all of an answer matches. `json` is its body, if that is JSON and was read.
     /// A condition on the body holds for no other body.
-    pub(super) fn match_all<H: AnswerHeaders + ?Sized>(
-        &self,
-        answer: &ReceivedAnswer<'_, H>,
-        json: Option<&Json>,
-    ) -> bool {
+    pub(super) fn match_all(&self, answer: &ReceivedAnswer<'_>, json: Option<&Json>) -> bool {
         self.match_head(answer.status, answer.headers)
             && (self.body.iter()).all(|(place, test)| {
                 json.is_some_and(|json| test.holds(present(test, &place.values(json)).into_iter()))

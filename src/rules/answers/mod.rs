@@ -27,8 +27,20 @@ pub use advertised::{Excess, MAX_QUOTAS, Quota, Quotas};
 pub use condition::{Conditions, ExpectedValue, ValueTest};
 pub use pointer::BodyPointer;
 pub use pushback::{Interpretation, LimitInfo, Pushback, verdict};
-pub use rule::{AnswerHeaders, AnswerRule, AnswerRules, ReceivedAnswer};
+pub use rule::{AnswerRule, AnswerRules, ReceivedAnswer};
 pub use source::{ValueSource, WaitSource};
 pub use status::{AnswerPattern, Answers, Consequence, StatusPattern};
 pub use throttle_scope::ThrottleScope;
 pub use value::TimeForm;
+
+/// Returns these headers, without those that HTTP can't carry.
+#[cfg(test)]
+fn headers<N: AsRef<str>, V: AsRef<[u8]>>(
+    pairs: impl IntoIterator<Item = (N, V)>,
+) -> http::HeaderMap {
+    let sendable = pairs.into_iter().filter_map(|(name, value)| {
+        let name = http::HeaderName::from_bytes(name.as_ref().as_bytes()).ok()?;
+        Some((name, http::HeaderValue::from_bytes(value.as_ref()).ok()?))
+    });
+    sendable.collect()
+}

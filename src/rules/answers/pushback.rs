@@ -17,14 +17,15 @@
 
 mod quota;
 
-use std::borrow::Cow;
 use std::time::{Duration, SystemTime};
+
+use http::HeaderMap;
 
 use super::value::{HeaderWait, SECOND, Wait, count, date_ms, epoch_ms, number_ms, when};
 use quota::{CounterHeader, QuotaState};
 
 use super::advertised::{Quota, Quotas};
-use super::rule::{AnswerHeaders, AnswerRule, ParsedAnswer, ReceivedAnswer};
+use super::rule::{AnswerRule, ParsedAnswer, ReceivedAnswer};
 use super::status::{AnswerSigns, Answers, Consequence};
 
 /// Maximum duration of a throttle (68 years, the largest delta that RFC 9111 demands).
@@ -102,12 +103,12 @@ pub struct LimitInfo {
 ///
 /// Dates are compared with the response's own `Date`, so that a wrong clock on either side does no
 /// harm, or with `now` if it has none.
-pub fn verdict<'r, H: AnswerHeaders + ?Sized>(
+pub fn verdict<'r>(
     answers: &'r Answers,
-    answer: &ReceivedAnswer<'_, H>,
+    answer: &ReceivedAnswer<'_>,
     now: SystemTime,
 ) -> Interpretation<'r> {
-    let limit_headers = LimitHeaders::read(answer.headers.all(), now);
+    let limit_headers = LimitHeaders::read(answer.headers, now);
     let says = AnswerSigns {
         retry_after: limit_headers.retry_after().is_some(),
         is_exhausted: limit_headers.is_exhausted(),
@@ -199,15 +200,12 @@ struct LimitHeaders {
 }
 
 impl LimitHeaders {
-    fn read<'a>(headers: impl IntoIterator<Item = (&'a str, &'a [u8])>, now: SystemTime) -> Self {
+    fn read(headers: &HeaderMap, now: SystemTime) -> Self {
         let mut found = Self::default();
         let mut date: Option<&[u8]> = None;
         for (name, value) in headers {
-            let name = match name.bytes().any(|byte| byte.is_ascii_uppercase()) {
-                true => Cow::Owned(name.to_ascii_lowercase()),
-                false => Cow::Borrowed(name),
-            };
-            match &*name {
+            let (name, value) = (name.as_str(), value.as_bytes());
+            match name {
                 // The first readable one counts. Readability is checked here only if there are
                 // several.
                 "date" => {
@@ -220,7 +218,7 @@ impl LimitHeaders {
                 "ratelimit" => join(&mut found.rate_limit, value),
                 "ratelimit-policy" => join(&mut found.policy, value),
                 "x-actual-cost" => found.costs.push(count(value)),
-                _ => found.read_counter(&name, value),
+                _ => found.read_counter(name, value),
             }
         }
         // Nearly all answers have a date, but few have a time that is compared with it.

@@ -13,39 +13,13 @@ use super::status::Consequence;
 use super::value::{Wait, epoch_ms};
 use crate::named::Named;
 
-/// The headers of an answer.
-pub trait AnswerHeaders {
-    /// Returns all names, in any case, with their values as they were sent.
-    fn all(&self) -> impl Iterator<Item = (&str, &[u8])>;
-
-    /// Returns the values of the header `name`.
-    fn values(&self, name: &str) -> impl Iterator<Item = &[u8]> {
-        let named = move |(known, _): &(&str, _)| known.eq_ignore_ascii_case(name);
-        self.all().filter(named).map(|(_, value)| value)
-    }
-}
-
-impl<N: AsRef<str>, V: AsRef<[u8]>> AnswerHeaders for [(N, V)] {
-    fn all(&self) -> impl Iterator<Item = (&str, &[u8])> {
-        self.iter()
-            .map(|(name, value)| (name.as_ref(), value.as_ref()))
-    }
-}
-
-impl AnswerHeaders for HeaderMap {
-    fn all(&self) -> impl Iterator<Item = (&str, &[u8])> {
-        self.iter()
-            .map(|(name, value)| (name.as_str(), value.as_bytes()))
-    }
-}
-
 /// An answer of the API.
 #[derive(Debug)]
-pub struct ReceivedAnswer<'a, H: ?Sized> {
+pub struct ReceivedAnswer<'a> {
     /// The status.
     pub status: u16,
     /// The headers.
-    pub headers: &'a H,
+    pub headers: &'a HeaderMap,
     /// The body, or `None` if no rule needs it, or not all of it was read.
     pub body: Option<&'a [u8]>,
 }
@@ -72,10 +46,7 @@ impl AnswerRule {
     }
 
     /// Returns the wait that an answer names.
-    pub(super) fn wait<H: AnswerHeaders + ?Sized>(
-        &self,
-        answer: &ParsedAnswer<'_, H>,
-    ) -> Option<Wait> {
+    pub(super) fn wait(&self, answer: &ParsedAnswer<'_>) -> Option<Wait> {
         let parts = answer.parts();
         let mut waits = self.wait.iter();
         waits.find_map(|source| source.wait(parts, answer.time))
@@ -122,21 +93,14 @@ impl AnswerRules {
     }
 
     /// Returns the first rule that matches.
-    pub(super) fn find<H: AnswerHeaders + ?Sized>(
-        &self,
-        answer: &ParsedAnswer<'_, H>,
-    ) -> Option<&AnswerRule> {
+    pub(super) fn find(&self, answer: &ParsedAnswer<'_>) -> Option<&AnswerRule> {
         let mut rules = self.rules.iter();
         rules.find(|rule| rule.when.match_all(answer.received, answer.json.as_ref()))
     }
 
     /// Returns whether the body of an answer with this head is needed to find the rule that
     /// matches, or for its wait. Returns `None` if no rule can match.
-    pub(super) fn need_body<H: AnswerHeaders + ?Sized>(
-        &self,
-        status: u16,
-        headers: &H,
-    ) -> Option<bool> {
+    pub(super) fn need_body(&self, status: u16, headers: &HeaderMap) -> Option<bool> {
         let can_match = |rule: &&AnswerRule| rule.when.match_head(status, headers);
         let mut rules = self.rules.iter().filter(can_match);
         let first = rules.next()?;
@@ -146,15 +110,15 @@ impl AnswerRules {
 }
 
 /// An answer with its body as JSON.
-pub(super) struct ParsedAnswer<'a, H: ?Sized> {
-    received: &'a ReceivedAnswer<'a, H>,
+pub(super) struct ParsedAnswer<'a> {
+    received: &'a ReceivedAnswer<'a>,
     json: Option<Json>,
     time: AnswerTime,
 }
 
-impl<'a, H: AnswerHeaders + ?Sized> ParsedAnswer<'a, H> {
+impl<'a> ParsedAnswer<'a> {
     /// Parses the body. A body that is not JSON has no values.
-    pub(super) fn of(received: &'a ReceivedAnswer<'a, H>, now: SystemTime) -> Self {
+    pub(super) fn of(received: &'a ReceivedAnswer<'a>, now: SystemTime) -> Self {
         let json = received.body.map(serde_json::from_slice);
         Self {
             received,
@@ -163,7 +127,7 @@ impl<'a, H: AnswerHeaders + ?Sized> ParsedAnswer<'a, H> {
         }
     }
 
-    fn parts(&self) -> (&ReceivedAnswer<'a, H>, Option<&Json>) {
+    fn parts(&self) -> (&ReceivedAnswer<'a>, Option<&Json>) {
         (self.received, self.json.as_ref())
     }
 

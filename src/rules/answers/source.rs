@@ -3,12 +3,14 @@
 use std::fmt;
 use std::time::Duration;
 
+use http::HeaderMap;
+use http::header::DATE;
 use serde_json::Value as Json;
 
 use super::condition::as_number;
 use super::pointer::{BodyPointer, scalar};
-use super::rule::{AnswerHeaders, ReceivedAnswer};
-use super::value::{HeaderWait, SECOND, TimeForm, Wait, any_time};
+use super::rule::ReceivedAnswer;
+use super::value::{HeaderWait, SECOND, TimeForm, Wait, any_time, date_ms};
 use crate::limit::MAX_REQUESTS;
 use crate::named::Named;
 use crate::text::show_duration;
@@ -57,13 +59,16 @@ impl ValueSource {
 
     /// Returns what `read` makes of each value. A header may be repeated, and a pointer may have
     /// several values.
-    fn read<T, H: AnswerHeaders + ?Sized>(
+    fn read<T>(
         &self,
-        (answer, json): (&ReceivedAnswer<'_, H>, Option<&Json>),
+        (answer, json): (&ReceivedAnswer<'_>, Option<&Json>),
         read: impl Fn(&[u8]) -> Option<T>,
     ) -> Vec<T> {
         match self {
-            Self::Header(name) => answer.headers.values(name).filter_map(read).collect(),
+            Self::Header(name) => {
+                let values = answer.headers.get_all(name).into_iter();
+                values.filter_map(|value| read(value.as_bytes())).collect()
+            }
             Self::Body(place) => {
                 let values = json.map_or_else(Vec::new, |json| place.values(json));
                 let texts = values.into_iter().filter_map(scalar);
@@ -73,10 +78,7 @@ impl ValueSource {
     }
 
     /// Returns the cost at this place: the largest number, rounded up, at most [`MAX_REQUESTS`].
-    pub(super) fn cost<H: AnswerHeaders + ?Sized>(
-        &self,
-        answer: (&ReceivedAnswer<'_, H>, Option<&Json>),
-    ) -> Option<u64> {
+    pub(super) fn cost(&self, answer: (&ReceivedAnswer<'_>, Option<&Json>)) -> Option<u64> {
         let number = |value: &[u8]| {
             let number = as_number(std::str::from_utf8(value).ok()?)?.ceil();
             // The conversion saturates.
@@ -106,9 +108,9 @@ impl WaitSource {
     }
 
     /// Returns the wait that the answer names here: the longest, if there are several.
-    pub(super) fn wait<H: AnswerHeaders + ?Sized>(
+    pub(super) fn wait(
         &self,
-        answer: (&ReceivedAnswer<'_, H>, Option<&Json>),
+        answer: (&ReceivedAnswer<'_>, Option<&Json>),
         now: AnswerTime,
     ) -> Option<Wait> {
         match self {
@@ -174,8 +176,9 @@ impl fmt::Display for WaitSource {
 }
 
 /// Returns the time of an answer with these headers: its `Date`, or else `now_ms`.
-pub(super) fn time_of<H: AnswerHeaders + ?Sized>(headers: &H, now_ms: u64) -> AnswerTime {
-    let date = headers.values("date").find_map(super::value::date_ms);
+pub(super) fn time_of(headers: &HeaderMap, now_ms: u64) -> AnswerTime {
+    let mut dates = headers.get_all(DATE).into_iter();
+    let date = dates.find_map(|date| date_ms(date.as_bytes()));
     AnswerTime {
         ms: date.unwrap_or(now_ms),
         rounding: date.map_or(Duration::ZERO, |_| SECOND),

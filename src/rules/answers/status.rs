@@ -4,9 +4,10 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
+use http::HeaderMap;
 use strum::{IntoStaticStr, VariantArray};
 
-use super::rule::{AnswerHeaders, AnswerRule, AnswerRules, ParsedAnswer};
+use super::rule::{AnswerRule, AnswerRules, ParsedAnswer};
 use crate::named::Named;
 
 /// The consequence of an answer for its job.
@@ -201,7 +202,7 @@ impl Answers {
 
     /// Returns true if the meaning of an answer with this head, its wait or its cost may depend on
     /// its body.
-    pub fn need_body<H: AnswerHeaders + ?Sized>(&self, status: u16, headers: &H) -> bool {
+    pub fn need_body(&self, status: u16, headers: &HeaderMap) -> bool {
         if !self.has_rules() {
             return false;
         }
@@ -215,11 +216,11 @@ impl Answers {
     }
 
     /// Returns the rule that decides the meaning of `answer`, if one does.
-    pub(super) fn rule<H: AnswerHeaders + ?Sized>(
+    pub(super) fn rule(
         &self,
         status: u16,
         says: AnswerSigns,
-        answer: &ParsedAnswer<'_, H>,
+        answer: &ParsedAnswer<'_>,
     ) -> Option<&AnswerRule> {
         let plain = one(status);
         let lines = [plain, with_retry_after(plain)];
@@ -233,10 +234,7 @@ impl Answers {
     }
 
     /// Returns the actual cost of the call, if a configured source or one of the profile says it.
-    pub(super) fn cost<H: AnswerHeaders + ?Sized>(
-        &self,
-        answer: &ParsedAnswer<'_, H>,
-    ) -> Option<u64> {
+    pub(super) fn cost(&self, answer: &ParsedAnswer<'_>) -> Option<u64> {
         answer.cost(self.rules.cost.iter().chain(&self.profile.cost))
     }
 

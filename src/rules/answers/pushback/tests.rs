@@ -5,7 +5,7 @@ use std::time::UNIX_EPOCH;
 use proptest::prelude::*;
 
 use super::*;
-use crate::answers::{AnswerRules, Conditions, StatusPattern};
+use crate::answers::{self, AnswerRules, Conditions, StatusPattern};
 
 /// The date of the answers in these tests.
 const DATE: &str = "Mon, 01 Jun 2026 12:00:00 GMT";
@@ -17,10 +17,9 @@ fn pushback<'a>(
     headers: impl IntoIterator<Item = (&'a str, &'a [u8])>,
     now: SystemTime,
 ) -> Option<Pushback> {
-    let headers: Vec<(&str, &[u8])> = headers.into_iter().collect();
     let answer = ReceivedAnswer {
         status,
-        headers: headers.as_slice(),
+        headers: &answers::headers(headers),
         body: None,
     };
     verdict(&Answers::default(), &answer, now).seen.refused
@@ -181,7 +180,7 @@ fn a_retry_by_a_rule_without_a_source_waits_as_retry_after_says() {
     ] {
         let answer = ReceivedAnswer {
             status,
-            headers: &[header][..],
+            headers: &answers::headers([header]),
             body: None,
         };
         let found = verdict(&answers, &answer, UNIX_EPOCH);

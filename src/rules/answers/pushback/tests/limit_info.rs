@@ -13,7 +13,7 @@ fn interpret(status: u16, headers: &[(&str, &str)]) -> (Consequence, bool, Limit
     all.extend_from_slice(headers);
     let answer = ReceivedAnswer {
         status,
-        headers: all.as_slice(),
+        headers: &answers::headers(all),
         body: None,
     };
     let now = UNIX_EPOCH + Duration::from_secs(DATE_S + 3_600);
@@ -346,7 +346,8 @@ proptest! {
         now in any::<u32>(),
     ) {
         let now = UNIX_EPOCH + Duration::from_secs(now.into());
-        let answer = ReceivedAnswer { status, headers: headers.as_slice(), body: None };
+        let headers = answers::headers(headers);
+        let answer = ReceivedAnswer { status, headers: &headers, body: None };
         let answers = Answers::default();
         let Interpretation { meaning, seen, .. } = verdict(&answers, &answer, now);
         for wait in [seen.refused.and_then(|refused| refused.after), seen.used_up] {
