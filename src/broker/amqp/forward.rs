@@ -217,7 +217,8 @@ async fn consume(link: &AmqpLink, queue: &str) -> Result<(Channel, Consumer), Br
     let channel = link.channel().await?;
     let text = |text: &str| AMQPValue::LongString(text.into());
     let arguments = BTreeMap::from([
-        (ShortString::from("x-queue-type"), text("classic")),
+        // RabbitMQ lets no node declare a classic queue again while the queue's node is down.
+        (ShortString::from("x-queue-type"), text("quorum")),
         ("x-expires".into(), AMQPValue::LongLongInt(EXPIRES_MS)),
         (
             "x-max-length".into(),

@@ -3,8 +3,9 @@
 use std::collections::{BTreeSet, HashSet};
 use std::time::Duration;
 
-use broker::amqp::{AmqpBroker, inventory};
-use broker::{Broker, BrokerError, BrokerEvent, DeliverySource, Outgoing};
+use broker::amqp::{AmqpBroker, Forwarder, inventory};
+use broker::forwarding::Forwarding;
+use broker::{Broker, BrokerError, BrokerEvent, DeliverySource, ExternalMessage, Outgoing};
 use config::{Amqp, QueueType};
 use kit::rabbit_cluster::RabbitCluster;
 use kit::servers::Rabbit;
@@ -12,7 +13,7 @@ use tokio::sync::mpsc;
 use tokio::task::block_in_place;
 use tokio::time::{Instant, timeout};
 
-use crate::broker::bed::{PATIENCE, amqp, ids, levels, tags, to};
+use crate::broker::bed::{PATIENCE, amqp, ids, levels, message, tags, to};
 
 /// A small number: messages that delay queues had sent to a queue whose leader died are sent again
 /// in rounds of 32, with seconds in between (docs/decisions/delay-queues.md).
@@ -22,10 +23,10 @@ const JOBS: usize = 600;
 /// node is back, regardless of its timeout.
 const SILENCE: Duration = Duration::from_secs(20);
 
-/// Returns the node of the consuming connection.
-fn node_in_use(cluster: &RabbitCluster) -> &Rabbit {
+/// Returns the node of the connection called `name`.
+fn node_in_use<'a>(cluster: &'a RabbitCluster, name: &str) -> &'a Rabbit {
     let listed = cluster.nodes[0].ctl(&["list_connections", "pid", "client_properties"]);
-    let ours = (listed.lines()).find(|line| line.contains("sluicegate consume"));
+    let ours = listed.lines().find(|line| line.contains(name));
     let ours = ours.unwrap_or_else(|| panic!("no connection in {listed}"));
     // In `<private20000@127.0.0.1.1.2.3>` the node is named after its port.
     let port = |node: &Rabbit| {
@@ -96,7 +97,7 @@ async fn move_all(
         }
         if done.len() > JOBS / 5 && dead.is_none() {
             block_in_place(|| {
-                let node = node_in_use(cluster);
+                let node = node_in_use(cluster, "sluicegate consume");
                 node.kill();
                 dead = Some(Some(node));
             });
@@ -127,4 +128,38 @@ async fn a_worker_continues_at_another_node_when_its_own_dies() {
         "{:?}",
         found.silent
     );
+}
+
+/// Reports the job with `token` as done, as a worker does, and waits for the report.
+async fn report(forwarder: &Forwarder, token: &str) {
+    let mut expected = forwarder.expect(token.to_owned());
+    let mut message = message(token);
+    message.properties = message.properties.with_correlation_id(token.into());
+    let report = ExternalMessage {
+        exchange: "".into(),
+        routing_key: forwarder.done_queue().expect("it has one").into(),
+        message,
+    };
+    let started = Instant::now();
+    while let Err(why) = forwarder.publish(report.clone()).await {
+        assert!(started.elapsed() < PATIENCE, "{why:?}");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    let end = timeout(PATIENCE, expected.end()).await;
+    assert!(end.expect("it comes").is_some());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn reports_on_forwarded_jobs_arrive_after_the_death_of_the_workers_node() {
+    let cluster = block_in_place(RabbitCluster::start);
+    let urls = cluster.nodes.each_ref().map(|node| node.url()).join(",");
+    let all = amqp(&urls, "jobs", QueueType::Quorum);
+    let forwarder = Forwarder::start(&all, Some("jobs.done.1".to_owned())).expect("good urls");
+    timeout(PATIENCE, forwarder.up())
+        .await
+        .expect("it connects");
+    report(&forwarder, "before").await;
+    block_in_place(|| node_in_use(&cluster, "sluicegate forward").kill());
+    report(&forwarder, "after").await;
+    forwarder.close().await;
 }
