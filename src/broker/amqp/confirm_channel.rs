@@ -30,6 +30,10 @@ pub(super) trait Publishing: Send + Sync + 'static {
     }
     fn key(&self) -> &str;
     fn message(&self) -> &Message;
+    /// Returns the size of the body.
+    fn bytes(&self) -> usize {
+        self.message().body.len()
+    }
     /// Returns true if the target is a client's direct reply-to, which is not a queue.
     fn is_direct(&self) -> bool {
         false
@@ -91,20 +95,27 @@ impl ConfirmChannel {
         Self::open(link).await
     }
 
-    /// Publishes `batch` and waits for all of its confirms. The caller bounds the time. On an error
-    /// the channel is gone, and the outcome of every message of the batch is unknown.
+    /// Publishes `batch` and waits for all of its confirms. The caller bounds the time. If the channel
+    /// is closed after some confirms, the outcome of the other messages is unknown. On an error the
+    /// channel is gone, and the outcome of every message of the batch is unknown.
     pub async fn publish<M: Publishing>(&mut self, batch: &[M]) -> lapin::Result<Vec<Answer>> {
-        let mut batch_sent = self.send_all(batch).await?;
-        batch_sent.confirmed().await?;
-        let silent = || Err(PublishError::Unconfirmed);
-        let answers = batch_sent.answers().into_iter();
+        let mut batch_sent = self.send_all(batch).await;
+        let ended = batch_sent.confirmed().await;
+        let mut answers = batch_sent.answers();
+        answers.resize(batch.len(), None);
+        let why = match ended {
+            Ok(()) => PublishError::Unconfirmed,
+            Err(error) if answers.contains(&Some(Ok(()))) => PublishError::Down(error.to_string()),
+            Err(error) => return Err(error),
+        };
+        let answers = answers.into_iter();
         Ok(answers
-            .map(|answer| answer.unwrap_or_else(silent))
+            .map(|answer| answer.unwrap_or_else(|| Err(why.clone())))
             .collect())
     }
 
-    /// Writes `batch` to the connection. On an error the channel is gone.
-    pub async fn send_all<M: Publishing>(&mut self, batch: &[M]) -> lapin::Result<SentBatch> {
+    /// Writes `batch` to the connection.
+    pub async fn send_all<M: Publishing>(&mut self, batch: &[M]) -> SentBatch {
         let sends: Vec<_> = batch.iter().map(|outgoing| self.send(outgoing)).collect();
         let mut batch_sent = SentBatch::default();
         for (number, (send, outgoing)) in sends.into_iter().zip(batch).enumerate() {
@@ -114,13 +125,17 @@ impl ConfirmChannel {
                 .push(short(outgoing.key()).map(|key| (key, id)));
             batch_sent.answers.push(None);
             match send {
-                Some(send) => batch_sent
-                    .pending
-                    .push_back((number, send.written().await?)),
+                Some(send) => match send.written().await {
+                    Ok(confirm) => batch_sent.pending.push_back((number, confirm)),
+                    Err(error) => {
+                        batch_sent.error = Some(error);
+                        break;
+                    }
+                },
                 None => batch_sent.answers[number] = Some(Err(PublishError::Returned)),
             }
         }
-        Ok(batch_sent)
+        batch_sent
     }
 
     /// Closes the channel. Messages without a confirm stay unconfirmed.
@@ -167,35 +182,43 @@ pub(super) struct SentBatch {
     answers: Vec<Option<Answer>>,
     pending: VecDeque<(usize, PublisherConfirm)>,
     returned: HashSet<MessageIdentity>,
+    /// The error with which the channel ended, if it did.
+    error: Option<lapin::Error>,
 }
 
 impl SentBatch {
-    /// Waits until all messages are confirmed. It is cancel safe. On an error the channel is gone.
+    /// Waits until all messages are confirmed. It is cancel safe. On an error the channel is gone,
+    /// and messages that were not confirmed before have no answer.
     pub async fn confirmed(&mut self) -> lapin::Result<()> {
         while let Some((number, confirm)) = self.pending.front_mut() {
-            let (number, confirmation) = (*number, confirm.await?);
+            let (number, confirmation) = (*number, confirm.await);
             self.pending.pop_front();
             self.note(number, confirmation);
         }
-        Ok(())
+        self.error.clone().map_or(Ok(()), Err)
     }
 
-    /// Collects confirms that came after missing ones, without waiting. On an error the channel is
-    /// gone.
-    pub fn collect_confirms(&mut self) -> lapin::Result<()> {
+    /// Collects confirms that came after missing ones, without waiting.
+    pub fn collect_confirms(&mut self) {
         for _ in 0..self.pending.len() {
             let Some((number, mut confirm)) = self.pending.pop_front() else {
                 break;
             };
             match (&mut confirm).now_or_never() {
-                Some(confirmation) => self.note(number, confirmation?),
+                Some(confirmation) => self.note(number, confirmation),
                 None => self.pending.push_back((number, confirm)),
             }
         }
-        Ok(())
     }
 
-    fn note(&mut self, number: usize, confirmation: Confirmation) {
+    fn note(&mut self, number: usize, confirmation: lapin::Result<Confirmation>) {
+        let confirmation = match confirmation {
+            Ok(confirmation) => confirmation,
+            Err(error) => {
+                self.error.get_or_insert(error);
+                return;
+            }
+        };
         self.answers[number] = Some(match &confirmation {
             Confirmation::Ack(_) => Ok(()),
             Confirmation::Nack(_) => Err(PublishError::Nacked),

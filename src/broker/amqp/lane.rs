@@ -1,9 +1,10 @@
 //! A task that publishes batches on its own channel and reports the outcome of each message.
 //!
 //! A message that breaks its channel or whose queue stalls must not affect other messages. If
-//! RabbitMQ closes the channel over a batch, the messages are published again one by one, which
-//! finds the message at fault. If messages are not confirmed within a second, their channel is kept
-//! to wait for them, and the lane publishes further messages on a new channel.
+//! RabbitMQ closes the channel over a batch, its unconfirmed messages are published again one by
+//! one, which finds the message at fault. Bodies of its size are then published alone. If messages
+//! are not confirmed within a second, their channel is kept to wait for them, and the lane
+//! publishes further messages on a new channel.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -41,6 +42,8 @@ const CONNECTION_FORCED: u16 = 320;
 /// Code with which RabbitMQ closes a channel if the user may not publish. No message is to blame: all
 /// messages to the worker's own queues need the same permission.
 const ACCESS_REFUSED: u16 = 403;
+/// Code with which RabbitMQ closes a channel over a message above `max_message_size`.
+const PRECONDITION_FAILED: u16 = 406;
 
 /// Why a lane ended.
 pub(super) enum LaneEnd {
@@ -104,34 +107,35 @@ impl<M: Publishing> Lane<M> {
             let Some(mut batch) = batch else {
                 return Ok(LaneEnd::Lost(self.failed("closed")));
             };
-            let sent = self.send(&mut channel, &mut batch).await?;
-            let result = match sent {
-                Ok(mut batch_sent) => match self.wait(&mut batch_sent, late.len()).await {
-                    Some(result) => result.map(|()| batch_sent),
-                    None => {
-                        let waiting = wait_for_late(self.link.clone(), channel, batch_sent, batch);
-                        if late.len() < MAX_LATE_CHANNELS {
-                            late.spawn(waiting);
-                        } else {
-                            unclosed += usize::from(!waiting.await?);
-                        }
-                        channel = ConfirmChannel::open(&self.link).await?;
-                        continue;
-                    }
-                },
-                Err(error) => Err(error),
+            let mut batch_sent = self.send(&mut channel, &mut batch).await?;
+            let Some(result) = self.wait(&mut batch_sent, late.len()).await else {
+                let waiting = wait_for_late(
+                    self.link.clone(),
+                    self.requests.clone(),
+                    channel,
+                    batch_sent,
+                    batch,
+                );
+                if late.len() < MAX_LATE_CHANNELS {
+                    late.spawn(waiting);
+                } else {
+                    unclosed += usize::from(!waiting.await?);
+                }
+                channel = ConfirmChannel::open(&self.link).await?;
+                continue;
             };
+            let answers = batch_sent.answers();
+            let has = |what: PublishError| answers.contains(&Some(Err(what)));
+            if let Some(shared) = &self.shared
+                && has(PublishError::Returned)
+            {
+                shared.heal.notify_one();
+            }
+            let is_nacked = has(PublishError::Nacked);
+            batch.answer(answers);
             match result {
-                Ok(batch_sent) => {
-                    let answers = batch_sent.answers();
-                    let has = |what: PublishError| answers.contains(&Some(Err(what)));
-                    if let Some(shared) = &self.shared
-                        && has(PublishError::Returned)
-                    {
-                        shared.heal.notify_one();
-                    }
-                    let is_nacked = has(PublishError::Nacked);
-                    batch.answer(answers);
+                Ok(()) => {
+                    self.requests.accepted(&batch);
                     if is_nacked && renewed_at.elapsed() >= RENEW_PAUSE {
                         channel = channel.renew(&self.link).await?;
                         renewed_at = Instant::now();
@@ -164,17 +168,16 @@ impl<M: Publishing> Lane<M> {
     /// Writes a batch.
     ///
     /// # Errors
-    /// The outer error means that the connection accepts no messages, the inner one that the
-    /// channel was closed.
+    /// [`BrokerError`] if the connection accepts no messages.
     async fn send(
         &self,
         channel: &mut ConfirmChannel,
         batch: &mut Batch<M>,
-    ) -> Result<lapin::Result<SentBatch>, BrokerError> {
+    ) -> Result<SentBatch, BrokerError> {
         // The write goes on after an alarm. A new connection would be blocked, too.
         let sending = channel.send_all(&batch.messages);
         match timeout_unless_blocked(&self.link, CONFIRM_TIMEOUT, sending).await {
-            Some(result) => Ok(result),
+            Some(batch_sent) => Ok(batch_sent),
             None => {
                 let reason = format!("it accepted no messages within {CONFIRM_TIMEOUT:?}");
                 batch.answer_rest(&Err(down(&reason)));
@@ -215,6 +218,9 @@ impl<M: Publishing> Lane<M> {
                 error = shown,
                 "RabbitMQ closed a channel or a connection because of a message"
             );
+            if code == Some(PRECONDITION_FAILED) {
+                self.requests.isolate(message);
+            }
             if !is_up && message.is_direct() {
                 self.requests.refuse(message, &shown);
             }
@@ -309,16 +315,15 @@ async fn timeout_unless_blocked<T>(
 /// the channel is closed. An error means that the connection is unusable.
 async fn wait_for_late<M: Publishing>(
     link: Arc<AmqpLink>,
+    requests: Arc<PublishRequests>,
     channel: ConfirmChannel,
     mut batch_sent: SentBatch,
     mut batch: Batch<M>,
 ) -> Result<bool, BrokerError> {
-    let mut result = batch_sent.collect_confirms();
+    batch_sent.collect_confirms();
     batch.answer(batch_sent.answers());
-    if result.is_ok() {
-        let confirming = timeout_unless_blocked(&link, CONFIRM_TIMEOUT, batch_sent.confirmed());
-        result = confirming.await.unwrap_or(Ok(()));
-    }
+    let confirming = timeout_unless_blocked(&link, CONFIRM_TIMEOUT, batch_sent.confirmed());
+    let result = confirming.await.unwrap_or(Ok(()));
     let answers: Vec<Option<Answer>> = batch_sent.answers();
     let is_complete = answers.iter().all(Option::is_some);
     batch.answer(answers);
@@ -327,6 +332,7 @@ async fn wait_for_late<M: Publishing>(
         return Ok(true);
     }
     if is_complete {
+        requests.accepted(&batch);
         channel.close(&link).await?;
         return Ok(true);
     }

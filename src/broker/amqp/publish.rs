@@ -3,6 +3,7 @@
 
 use std::collections::VecDeque;
 use std::pin::pin;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -43,12 +44,17 @@ struct PublishRequest<M> {
 /// The receiving end of the queue of requests. It outlives sessions.
 pub(super) struct PublishRequests<M> {
     waiting: Mutex<mpsc::Receiver<PublishRequest<M>>>,
-    /// Requests of a batch over which RabbitMQ closed the channel. Each is published alone.
+    /// Requests of a batch over which RabbitMQ closed the channel, and those with an isolated
+    /// message. Each is published alone.
     alone: std::sync::Mutex<VecDeque<PublishRequest<M>>>,
     /// Notified when `alone` has more requests: another lane may hold `waiting` until a message
     /// comes.
     alone_added: Notify,
     refused: std::sync::Mutex<RefusedTargets>,
+    /// The size of the smallest body over which RabbitMQ closed a channel. Such bodies are published
+    /// alone: RabbitMQ may store the other messages of a batch and close the channel before it
+    /// confirms them.
+    refused_bytes: AtomicUsize,
     /// Notified when there may be something to publish.
     wanted: Arc<Notify>,
     /// Whether the broker accepts no publishes (a memory or disk alarm).
@@ -135,6 +141,7 @@ impl<M: Publishing> Publisher<M> {
             alone: std::sync::Mutex::default(),
             alone_added: Notify::new(),
             refused: std::sync::Mutex::default(),
+            refused_bytes: AtomicUsize::new(usize::MAX),
             wanted: wanted.clone(),
             blocked: block,
         };
@@ -264,6 +271,25 @@ impl<M: Publishing> PublishRequests<M> {
         self.refused().refuse(Instant::now(), message.key(), reason);
     }
 
+    /// Publishes bodies of the size of `message`, and larger ones, alone from now on, because
+    /// RabbitMQ closed a channel over it.
+    pub(super) fn isolate(&self, message: &M) {
+        self.refused_bytes
+            .fetch_min(message.bytes(), Ordering::Relaxed);
+    }
+
+    fn is_isolated(&self, message: &M) -> bool {
+        message.bytes() >= self.refused_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Records that RabbitMQ closed no channel over `batch`: if it has an isolated message, its size
+    /// is no longer at fault.
+    pub(super) fn accepted(&self, batch: &Batch<M>) {
+        if batch.messages.iter().any(|it| self.is_isolated(it)) {
+            self.refused_bytes.store(usize::MAX, Ordering::Relaxed);
+        }
+    }
+
     /// Returns `request` if it is to be published: its caller waits, and its target is not refused.
     /// A caller that gave up publishes again, so the old message would be a duplicate.
     fn wanted_request(&self, request: PublishRequest<M>) -> Option<PublishRequest<M>> {
@@ -320,7 +346,11 @@ impl<M: Publishing> PublishRequests<M> {
             let (mut batch, mut bytes) = (Vec::new(), 0);
             while let Some(request) = next {
                 if let Some(request) = self.wanted_request(request) {
-                    bytes += request.outgoing.message().body.len();
+                    if self.is_isolated(&request.outgoing) {
+                        self.alone().push_back(request);
+                        break;
+                    }
+                    bytes += request.outgoing.bytes();
                     batch.push(request);
                 }
                 let more = batch.len() < MAX_BATCH && bytes < MAX_BATCH_BYTES;
@@ -360,11 +390,11 @@ mod tests {
     use super::*;
     use crate::Message;
 
-    fn outgoing() -> Outgoing {
+    fn outgoing(body: &'static str) -> Outgoing {
         Outgoing {
             queue: "jobs.delay".into(),
             message: Message {
-                body: "".into(),
+                body: body.into(),
                 properties: lapin::BasicProperties::default(),
                 routing_key: String::new(),
             },
@@ -375,7 +405,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn requests_that_are_published_alone_wait_for_no_other_message() {
         let (publisher, requests) = Publisher::new();
-        let caller = tokio::spawn(async move { publisher.publish(vec![outgoing(); 2]).await });
+        let caller = tokio::spawn(async move { publisher.publish(vec![outgoing(""); 2]).await });
         tokio::task::yield_now().await;
         let batch = requests.next_batch().await.expect("a batch");
         assert_eq!(batch.messages.len(), 2);
@@ -392,5 +422,29 @@ mod tests {
         let answers = caller.await.expect("no panic");
         assert!(answers.iter().all(Result::is_ok), "{answers:?}");
         publishing.abort();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_body_of_a_refused_size_is_published_alone_until_one_is_accepted() {
+        let (publisher, requests) = Publisher::new();
+        let all = ["a", "b", "long", "longer", "c"].map(outgoing);
+        for (refused, batches) in [(true, vec![2, 1, 2]), (false, vec![5])] {
+            if refused {
+                requests.isolate(&outgoing("long"));
+            }
+            let publishing = publisher.publish(all.to_vec());
+            let taking = async {
+                let mut sizes = Vec::new();
+                while sizes.iter().sum::<usize>() < all.len() {
+                    let mut batch = requests.next_batch().await.expect("a batch");
+                    sizes.push(batch.messages.len());
+                    batch.answer_rest(&Ok(()));
+                    requests.accepted(&batch);
+                }
+                sizes
+            };
+            let (_, sizes) = tokio::join!(publishing, taking);
+            assert_eq!(sizes, batches);
+        }
     }
 }

@@ -1,16 +1,19 @@
 //! Properties that a client library refuses to send or to read. They never cost the session.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
+use std::time::Duration;
 
-use broker::amqp::Client;
-use broker::{Broker, Message, Outgoing};
+use broker::amqp::{AmqpBroker, Client};
+use broker::{Broker, Message, Outgoing, PublishError};
 use config::QueueType;
-use kit::servers::{shared_rabbit, unique};
+use kit::servers::{Rabbit, shared_rabbit, unique};
 use lapin::types::AMQPValue;
 use rules::headers::{PROPERTIES, UNREADABLE};
 use rules::job::Field;
+use tokio::task::block_in_place;
+use tokio::time::{Instant, sleep};
 
-use crate::broker::bed::{amqp, levels, quorum, rabbit, tags};
+use crate::broker::bed::{PATIENCE, amqp, levels, quorum, rabbit, tags, to};
 use crate::broker::raw::{Raw, long, short};
 
 /// Returns the flags and values of a message with `table` as its headers.
@@ -203,4 +206,42 @@ async fn a_routing_key_that_is_not_utf8_does_not_end_the_session() {
     let taken = bed.take(1).await;
     assert_eq!(taken[0].message.routing_key, "");
     assert_eq!(taken[0].message.body, "body");
+}
+
+/// RabbitMQ closes the channel over a message above `max_message_size`. It may have stored other
+/// messages of the batch, and not confirmed them.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_message_that_rabbitmq_refuses_duplicates_no_other() {
+    let rabbit = block_in_place(Rabbit::start);
+    let limit = "application:set_env(rabbit, max_message_size, 100000).";
+    block_in_place(|| rabbit.ctl(&["eval", limit]));
+    let config = amqp(rabbit.url(), "jobs", QueueType::Quorum);
+    let (broker, _events) = AmqpBroker::start(&config, &levels(), 1).expect("a good url");
+    let dead = broker.names().dead.clone();
+    let started = Instant::now();
+    while broker.publish(vec![to(&dead, "first")]).await != [Ok(())] {
+        assert!(started.elapsed() < PATIENCE, "it can't publish");
+        sleep(Duration::from_millis(50)).await;
+    }
+    let mut large = to(&dead, "large");
+    large.message.body = vec![0; 500_000].into();
+    let is_refused = |answer| matches!(answer, &Err(PublishError::Refused(_)));
+    let alone = broker.publish(vec![large.clone()]).await;
+    assert!(alone.iter().all(is_refused), "{alone:?}");
+    // From now on, bodies of its size are sent alone.
+    let small = (0..50).map(|n| to(&dead, &format!("small-{n}")));
+    let answers = broker.publish(small.chain([large]).collect()).await;
+    let (last, others) = answers.split_last().expect("51");
+    assert!(is_refused(last), "{last:?}");
+    assert_eq!(others, [const { Ok(()) }; 50]);
+    let client = Client::connect_existing(&config, &levels()).await;
+    let client = client.expect("queues");
+    let mut stored = Vec::new();
+    while let Some(got) = client.get(&dead).await.expect("an answer") {
+        stored.push(got.message.id().expect("an id").to_owned());
+    }
+    let unique: BTreeSet<_> = stored.iter().collect();
+    assert_eq!((stored.len(), unique.len()), (51, 51), "{stored:?}");
+    client.close().await;
+    broker.close().await;
 }
