@@ -27,7 +27,7 @@ pub struct Keys {
 }
 
 /// The keys of one script call.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct CallKeys {
     /// All keys, the waitlist first.
     pub names: Vec<String>,
@@ -42,6 +42,15 @@ pub struct CallKeys {
 }
 
 impl CallKeys {
+    /// Creates the keys of a call that uses only `key`, which has the type `kind`.
+    pub fn one(key: String, kind: &'static str) -> Self {
+        Self {
+            names: vec![key],
+            types: vec![kind],
+            ..Self::default()
+        }
+    }
+
     /// Returns the waitlist's key. In a cluster, the other keys are on its node.
     pub fn waitlist(&self) -> &str {
         self.names.first().map_or("", String::as_str)

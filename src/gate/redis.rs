@@ -19,7 +19,7 @@ use calls::ScriptCall;
 pub use health::ServerHealth;
 pub use outlook::PrimaryOutlook;
 
-use crate::keys::Keys;
+use crate::keys::{CallKeys, Keys};
 use crate::link::{Link, Links, slot_of};
 use crate::primaries::{AllPrimaries, Finder};
 pub use crate::refusal::NODE_OF_A_CLUSTER;
@@ -165,7 +165,7 @@ impl RedisGate {
         let layout = Layout::of(limits, tenant, labels);
         ScriptCall {
             script: script(limits, &layout),
-            tenant,
+            who: tenant.as_str(),
             span_ms: 0,
             limits,
             keys: self.keys.call(&layout, limits, self.estimate()),
@@ -176,31 +176,53 @@ impl RedisGate {
         }
     }
 
-    /// Creates a call of a script that needs no limits.
-    fn call_tenant<'a>(
+    /// Creates a call of a script that uses one key of type `kind` and no limits. Error texts name
+    /// `who` as its tenant.
+    fn keyed<'a>(
         &self,
         script: &'static Script,
-        tenant: &'a Tenant,
-        more: Vec<Vec<u8>>,
+        who: &'a str,
+        (key, kind): (String, &'static str),
+        more: impl IntoIterator<Item: Into<Vec<u8>>>,
     ) -> ScriptCall<'a> {
-        self.call(|_, _| script, (tenant, &Labels::default()), &[], more)
+        ScriptCall {
+            script,
+            who,
+            span_ms: 0,
+            limits: &[],
+            layout: Layout::alone(&[]),
+            keys: CallKeys::one(key, kind),
+            load: false,
+            mark: None,
+            more: more.into_iter().map(Into::into).collect(),
+        }
     }
 
-    /// Creates a call for a tenant or for the API. For the API, `placeholder` stands in for the
-    /// tenant in error texts.
-    fn call_for<'a>(
+    /// Creates a call of a script that uses the breaker of a tenant or of the API.
+    fn on_breaker<'a>(
         &self,
         script: &'static Script,
-        (scope, placeholder): (&'a BreakerScope, &'a Tenant),
+        scope: &'a BreakerScope,
         more: Vec<Vec<u8>>,
     ) -> ScriptCall<'a> {
-        let tenant = match scope {
-            BreakerScope::Tenant(tenant) => tenant,
-            BreakerScope::Api => placeholder,
+        let who = match scope {
+            BreakerScope::Tenant(tenant) => tenant.as_str(),
+            BreakerScope::Api => "the-api",
         };
-        let mut call = self.call_tenant(script, tenant, more);
-        call.keys.names = vec![self.keys.breaker(scope)];
-        call
+        self.keyed(script, who, (self.keys.breaker(scope), "hash"), more)
+    }
+
+    /// Makes one call for each entry of `batch`, in one round trip to each node, and decodes the
+    /// replies.
+    async fn each<'a, T, R>(
+        &self,
+        batch: &'a [T],
+        decode: impl Fn(&Value) -> Result<R, GateError>,
+        call: impl Fn(&'a T) -> ScriptCall<'a>,
+    ) -> Result<Vec<Result<R, GateError>>, GateError> {
+        let replies = self.run(batch.iter().map(call).collect(), None).await?;
+        let decoded = replies.into_iter().map(|reply| decode(&reply?));
+        Ok(decoded.collect())
     }
 
     /// Tells other workers not to wait for this worker's heartbeats, if the gate watches for data
@@ -229,24 +251,11 @@ impl RedisGate {
             self.finder.agree(registry, until);
         }
     }
-
-    /// Runs `policies.lua` on a registry, with the arguments `more`. Returns its reply.
-    pub(super) async fn run_policies(
-        &self,
-        registry: &str,
-        more: Vec<String>,
-    ) -> Result<Value, GateError> {
-        let placeholder = placeholder_tenant("all-policies")?;
-        let more = more.into_iter().map(String::into_bytes).collect();
-        let mut call = self.call_tenant(scripts::policies(), &placeholder, more);
-        call.keys.names = vec![registry.to_owned()];
-        self.run_one(call).await
-    }
 }
 
-/// Returns a stand-in tenant for calls without one. It appears in error texts only.
-fn placeholder_tenant(name: &str) -> Result<Tenant, GateError> {
-    Tenant::parse(name).map_err(|error| GateError::Refused(error.to_string()))
+/// Decodes a reply that says nothing.
+fn done(_: &Value) -> Result<(), GateError> {
+    Ok(())
 }
 
 impl Gate for RedisGate {
@@ -296,23 +305,14 @@ impl Gate for RedisGate {
     }
 
     async fn settle(&self, batch: &[TenantSettlements]) -> Result<SettleReplies, GateError> {
-        let calls = batch
-            .iter()
-            .map(|settled| {
-                let TenantSettlements {
-                    tenant,
-                    labels,
-                    limits,
-                    ..
-                } = settled;
-                let more = reply::settle_arguments(&settled.settled);
-                let mut call = self.call(scripts::settle, (tenant, labels), limits.all(), more);
-                call.mark = Some(self.keys.mark(&call.layout, &settled.call));
-                call
-            })
-            .collect();
-        let replies = self.run(calls, None).await?;
-        Ok(replies.into_iter().map(|reply| reply.map(drop)).collect())
+        self.each(batch, done, |of| {
+            let more = reply::settle_arguments(&of.settled);
+            let limits = of.limits.all();
+            let mut call = self.call(scripts::settle, (&of.tenant, &of.labels), limits, more);
+            call.mark = Some(self.keys.mark(&call.layout, &of.call));
+            call
+        })
+        .await
     }
 
     async fn block(
@@ -322,8 +322,7 @@ impl Gate for RedisGate {
         reason: &str,
     ) -> Result<(), GateError> {
         let more = vec![ceil_ms(duration).to_string().into_bytes(), reason.into()];
-        let placeholder = placeholder_tenant("the-api")?;
-        let call = self.call_for(scripts::block(), (scope, &placeholder), more);
+        let call = self.on_breaker(scripts::block(), scope, more);
         self.run_one(call).await.map(drop)
     }
 
@@ -332,48 +331,29 @@ impl Gate for RedisGate {
         rule: &Rule,
         batch: &[(BreakerScope, BreakerEvent)],
     ) -> Result<Standings, GateError> {
-        let api = placeholder_tenant("the-api")?;
-        let calls = (batch.iter())
-            .map(|(scope, event)| {
-                let more = reply::report_arguments(rule, event);
-                self.call_for(scripts::report(), (scope, &api), more)
-            })
-            .collect();
-        let replies = self.run(calls, None).await?;
-        let decode = |reply: Result<Value, GateError>| reply::reported(&reply?);
-        Ok(replies.into_iter().map(decode).collect())
+        self.each(batch, reply::reported, |(scope, event)| {
+            let more = reply::report_arguments(rule, event);
+            self.on_breaker(scripts::report(), scope, more)
+        })
+        .await
     }
 
     async fn suspect(&self, batch: &[SuspectNote]) -> Result<Verdicts, GateError> {
-        let calls = (batch.iter())
-            .map(|suspected| {
-                let SuspectNote { tenant, job, .. } = suspected;
-                let more = reply::crash_arguments(suspected);
-                let mut call = self.call_tenant(scripts::crash(), tenant, more);
-                call.keys.names = vec![self.keys.suspect(tenant, job)];
-                call.keys.types = vec!["string"];
-                call
-            })
-            .collect();
-        let replies = self.run(calls, None).await?;
-        let decode = |reply: Result<Value, GateError>| reply::suspected(&reply?);
-        Ok(replies.into_iter().map(decode).collect())
+        self.each(batch, reply::suspected, |note| {
+            let key = (self.keys.suspect(&note.tenant, &note.job), "string");
+            let more = reply::crash_arguments(note);
+            self.keyed(scripts::crash(), note.tenant.as_str(), key, more)
+        })
+        .await
     }
 
     async fn dedupe(&self, batch: &[Candidate]) -> Result<DedupeReplies, GateError> {
-        let calls = (batch.iter())
-            .map(|candidate| {
-                let Candidate { tenant, key, .. } = candidate;
-                let more = reply::dedupe_arguments(candidate);
-                let mut call = self.call_tenant(scripts::dedupe(), tenant, more);
-                call.keys.names = vec![self.keys.first(tenant, key)];
-                call.keys.types = vec!["string"];
-                call
-            })
-            .collect();
-        let replies = self.run(calls, None).await?;
-        let decode = |reply: Result<Value, GateError>| reply::deduped(&reply?);
-        Ok(replies.into_iter().map(decode).collect())
+        self.each(batch, reply::deduped, |job| {
+            let key = (self.keys.first(&job.tenant, &job.key), "string");
+            let more = reply::dedupe_arguments(job);
+            self.keyed(scripts::dedupe(), job.tenant.as_str(), key, more)
+        })
+        .await
     }
 
     async fn sighted(&self, batch: &[JobSighting]) -> Result<(), GateError> {
@@ -381,32 +361,19 @@ impl Gate for RedisGate {
     }
 
     async fn advertised(&self, batch: &[(Tenant, Quotas)]) -> Result<(), GateError> {
-        let calls = (batch.iter())
-            .map(|(tenant, quotas)| {
-                let more = vec![quotas.text().into_bytes()];
-                self.call_tenant(scripts::quota(), tenant, more)
-            })
-            .collect();
-        let replies = self.run(calls, None).await?;
-        replies.into_iter().try_for_each(|reply| reply.map(drop))
+        let replies = self.each(batch, done, |(tenant, quotas)| {
+            let key = (self.keys.waitlist(tenant), "hash");
+            self.keyed(scripts::quota(), tenant.as_str(), key, [quotas.text()])
+        });
+        replies.await?.into_iter().collect()
     }
 
     async fn learn(&self, batch: &[LimitEvidence]) -> Result<LearnReplies, GateError> {
-        let calls = (batch.iter())
-            .map(|lesson| {
-                let LimitEvidence {
-                    tenant,
-                    labels,
-                    limits,
-                    evidence,
-                } = lesson;
-                let more = reply::learn_arguments(evidence);
-                self.call(scripts::learn, (tenant, labels), limits, more)
-            })
-            .collect();
-        let replies = self.run(calls, None).await?;
-        let decode = |reply: Result<Value, GateError>| reply::learned(&reply?);
-        Ok(replies.into_iter().map(decode).collect())
+        self.each(batch, reply::learned, |of| {
+            let more = reply::learn_arguments(&of.evidence);
+            self.call(scripts::learn, (&of.tenant, &of.labels), &of.limits, more)
+        })
+        .await
     }
 
     async fn change(&self, scope: &BreakerScope, change: &Change) -> Result<u64, GateError> {
@@ -414,8 +381,7 @@ impl Gate for RedisGate {
         if let BreakerScope::Tenant(tenant) = scope {
             more.push(tenant.key().into_bytes());
         }
-        let placeholder = placeholder_tenant("the-api")?;
-        let mut call = self.call_for(scripts::change(), (scope, &placeholder), more);
+        let mut call = self.on_breaker(scripts::change(), scope, more);
         if *change == Change::Reset {
             self.keys.add_global(&mut call.keys);
         }

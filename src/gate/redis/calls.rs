@@ -12,7 +12,6 @@ use crate::reply::{self, LIMIT_BYTES};
 use crate::scripts::Script;
 use rules::layout::Layout;
 use rules::limit::Limit;
-use rules::tenant::Tenant;
 
 /// Maximum number of times a call is sent if its script was not cached or its window was guessed
 /// wrong.
@@ -53,7 +52,8 @@ impl PipelinePulse<'_> {
 /// One script call: its content and its purpose.
 pub(super) struct ScriptCall<'a> {
     pub(super) script: &'static Script,
-    pub(super) tenant: &'a Tenant,
+    /// The tenant in error texts, or what stands for it.
+    pub(super) who: &'a str,
     /// The look-back of its limits in milliseconds. 0 means that the call admits nothing.
     pub(super) span_ms: u64,
     /// The limits it decides on. Empty for scripts that use only the waitlist.
@@ -245,7 +245,7 @@ impl ScriptCall<'_> {
         format!(
             "{} of tenant {} ({})",
             self.script.name,
-            self.tenant,
+            self.who,
             self.keys.names.join(", ")
         )
     }

@@ -2,48 +2,48 @@
 
 use ::redis::Value;
 
-use super::{RedisGate, placeholder_tenant};
+use super::RedisGate;
 use crate::{GateError, scripts};
 use rules::steering::{JobSighting, SIGHTING_KEPT_MS, Sighting};
 use rules::tenant::Tenant;
 
 impl RedisGate {
+    /// Runs `policies.lua` on a registry, with the arguments `more`. Returns its reply.
+    pub(crate) async fn run_policies(
+        &self,
+        registry: &str,
+        more: Vec<String>,
+    ) -> Result<Value, GateError> {
+        let key = (registry.to_owned(), "hash");
+        let call = self.keyed(scripts::policies(), "all-policies", key, more);
+        self.run_one(call).await
+    }
+
     /// Runs `steer.lua` on the board `key`, with the arguments `more`. Returns its reply.
     pub(crate) async fn run_board(&self, key: &str, more: Vec<String>) -> Result<Value, GateError> {
-        let placeholder = placeholder_tenant("all-workers")?;
-        let more = more.into_iter().map(String::into_bytes).collect();
-        let mut call = self.call_tenant(scripts::steer(), &placeholder, more);
-        call.keys.names = vec![key.to_owned()];
+        let key = (key.to_owned(), "hash");
+        let call = self.keyed(scripts::steer(), "all-workers", key, more);
         self.run_one(call).await
     }
 
     /// Runs `audit.lua` with the arguments `more`. Returns its reply.
     pub async fn run_audit(&self, more: Vec<String>) -> Result<Value, GateError> {
-        let placeholder = placeholder_tenant("all-operators")?;
-        let more = more.into_iter().map(String::into_bytes).collect();
-        let mut call = self.call_tenant(scripts::audit(), &placeholder, more);
-        call.keys.names = vec![self.keys.audit()];
-        call.keys.types = vec!["zset"];
+        let key = (self.keys.audit(), "zset");
+        let call = self.keyed(scripts::audit(), "all-operators", key, more);
         self.run_one(call).await
     }
 
     /// Stores a worker's answers about jobs.
     pub(super) async fn store_sightings(&self, batch: &[JobSighting]) -> Result<(), GateError> {
         let unwritable = |why: serde_json::Error| GateError::Refused(why.to_string());
-        let texts: Vec<Vec<u8>> = (batch.iter())
-            .map(|sighted| serde_json::to_vec(&sighted.sighting).map_err(unwritable))
-            .collect::<Result<_, _>>()?;
-        let calls = batch
-            .iter()
-            .zip(texts)
-            .map(|(JobSighting { tenant, job, .. }, text)| {
-                let kept_ms = SIGHTING_KEPT_MS.to_string().into_bytes();
-                let mut call = self.call_tenant(scripts::sighting(), tenant, vec![text, kept_ms]);
-                call.keys.names = vec![self.keys.sighting(tenant, job)];
-                call.keys.types = vec!["string"];
-                call
-            });
-        let replies = self.run(calls.collect(), None).await?;
+        let calls = batch.iter().map(|of| {
+            let text = serde_json::to_string(&of.sighting).map_err(unwritable)?;
+            let key = (self.keys.sighting(&of.tenant, &of.job), "string");
+            let more = [text, SIGHTING_KEPT_MS.to_string()];
+            Ok(self.keyed(scripts::sighting(), of.tenant.as_str(), key, more))
+        });
+        let calls = calls.collect::<Result<_, GateError>>()?;
+        let replies = self.run(calls, None).await?;
         replies.into_iter().try_for_each(|reply| reply.map(drop))
     }
 
@@ -56,10 +56,8 @@ impl RedisGate {
         tenant: &Tenant,
         job: &str,
     ) -> Result<Option<Sighting>, GateError> {
-        let more = vec![Vec::new(), b"0".to_vec()];
-        let mut call = self.call_tenant(scripts::sighting(), tenant, more);
-        call.keys.names = vec![self.keys.sighting(tenant, job)];
-        call.keys.types = vec!["string"];
+        let key = (self.keys.sighting(tenant, job), "string");
+        let call = self.keyed(scripts::sighting(), tenant.as_str(), key, ["", "0"]);
         let reply = self.run_one(call).await?;
         let text: String = ::redis::from_redis_value_ref(&reply).unwrap_or_default();
         // An answer in another version's format counts as none.
