@@ -90,8 +90,8 @@ local function schedule(reply, as_it_is)
   for i = 1, #limits do
     reply[#reply + 1] = limits[i].max
   end
-  for _, max in ipairs(limits_set(limits, waitlist)) do
-    reply[#reply + 1] = max
+  for i = 1, #limits do
+    reply[#reply + 1] = limits[i].set
   end
   local points = math.min(units, POINTS)
   for point = 1, points do

@@ -1,7 +1,7 @@
 -- inspect: the state of one tenant. Writes nothing. The specification is Scopes::inspect in
 -- src/rules/gate/model/scopes.rs. Files that must come before it: clock.lua, waitlist.lua,
 -- limits.lua, fair_queue.lua and shared_partitions.lua if a limit is shared, shadows.lua if there
--- are shadows, the algorithms, and set.lua.
+-- are shadows, and the algorithms.
 --
 -- KEYS[1]  the waitlist (HASH); the others as in acquire.lua
 -- ARGV     the limits, described in limits.lua
@@ -140,15 +140,15 @@ if SHADOWS then
   end
   SHADOWS.look(limits, reply)
 end
-for _, max in ipairs(limits_set(limits, waitlist)) do
-  reply[#reply + 1] = max
-end
-local text, at, learned = ARGV[1], 1, {}
 for n = 1, #limits do
-  local window, floor, name, _
-  _, _, _, window, _, _, floor, _, _, _, _, name, _, _, at = struct.unpack(LIMIT_FORMAT, text, at)
-  local home = limits[n].partition and limits.partitions[limits[n].partition] or waitlist
-  learned[n] = (floor < NEVER and home.overrides and learned_of(home.key)[name .. '/' .. int(window)] or '') .. ';'
+  reply[#reply + 1] = limits[n].set
+end
+local learned = {}
+for n = 1, #limits do
+  local limit = limits[n]
+  local home = limit.partition and limits.partitions[limit.partition] or waitlist
+  local record = limit.name .. '/' .. int(limit.length)
+  learned[n] = (limit.floor < NEVER and home.overrides and learned_of(home.key)[record] or '') .. ';'
 end
 reply[#reply + 1] = table.concat(learned)
 reply[#reply + 1] = redis.call('HGET', control.key, 'quota') or ''

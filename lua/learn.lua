@@ -3,7 +3,7 @@
 -- while the tenant is throttled. The specification is Scopes::learn in
 -- src/rules/gate/model/learn.rs, and src/rules/learned.rs. Files that must come before it:
 -- clock.lua, learned.lua, waitlist.lua, limits.lua, fair_queue.lua and shared_partitions.lua if a
--- limit is shared, the algorithms, and set.lua.
+-- limit is shared, and the algorithms.
 --
 -- KEYS[1]  the waitlist (HASH); the others as in acquire.lua
 --
@@ -33,45 +33,38 @@
 
 local now, stamp = read_clock()
 
--- Returns the limits as configured. limits_load returns the effective ones.
-local function configured()
-  local all, text, at = {}, ARGV[1], 1
-  while at <= #text do
-    local max, window, burst, floor, name, algorithm, _
-    max, _, _, window, _, burst, floor, _, _, _, _, name, algorithm, _, at = struct.unpack(LIMIT_FORMAT, text, at)
-    all[#all + 1] = {
-      max = max, floor = floor, learns = floor < NEVER, window = window,
-      record = name .. '/' .. int(window), burst = burst, algorithm = ALGORITHMS[algorithm],
-    }
-  end
-  return all
-end
-
-local all = configured()
 local waitlist = waitlist_load(KEYS[1], now)
 local limits = limits_load(waitlist, now, stamp, 1, false)
 if not limits then
   return { 0, now }
 end
 
-local set = limits_set(limits, waitlist)
-
 local function home(n)
   return limits[n].partition and limits.partitions[limits[n].partition] or waitlist
+end
+
+-- Returns true if limit `n` is adaptive.
+local function learns(n)
+  return limits[n] and limits[n].floor < NEVER
+end
+
+-- Returns the name of the learned state of limit `n`.
+local function record(n)
+  return limits[n].name .. '/' .. int(limits[n].length)
 end
 
 -- Returns the max on which learning is based: the configuration's, or an operator's if that is
 -- higher. An operator's lower max is ignored here: otherwise the learned value would be discarded
 -- when that max ends.
 local function highest(n)
-  return math.max(set[n], all[n].max)
+  return math.max(limits[n].set, limits[n].own_max)
 end
 
 -- Returns the learned state of limit `n`, or nil if none of it counts.
 local function known(n)
   local text = redis.call('HGET', home(n).key, 'overrides') or ''
   for name, numbers in string.gmatch(text, '([%w-]+/%d+)~([%d,]+)') do
-    if name == all[n].record then
+    if name == record(n) then
       local learned = learned_parse(numbers)
       return learned.ends > now and learned or nil
     end
@@ -81,13 +74,13 @@ end
 
 -- Returns the longest wait (ms) that the window of limit `n` explains.
 local function explained(n)
-  return math.max(EXPLAINED_MS, 2 * all[n].window)
+  return math.max(EXPLAINED_MS, 2 * limits[n].length)
 end
 
 -- Returns true if a refusal tells how much quota the API grants for limit `n`.
 local function is_heard(n, started, after)
   local limit = limits[n]
-  if not all[n].learns or all[n].window == 0 or after > explained(n) then
+  if not learns(n) or limit.length == 0 or after > explained(n) then
     return false
   end
   if limit.algorithm.bucket then
@@ -141,7 +134,7 @@ end
 local function refused(learned, n, started, units, count)
   local is_new = not learned
   learned = learned or fresh()
-  local max, floor, bucket = highest(n), all[n].floor, limits[n].algorithm.bucket
+  local max, floor, bucket = highest(n), limits[n].floor, limits[n].algorithm.bucket
   learned.times = learned.times + 1
   if learned.at > 0 and started <= learned.at then
     learned.refused = learned.refused + units
@@ -159,12 +152,12 @@ local function refused(learned, n, started, units, count)
   local step = math.ceil(max / STEPS)
   local to = math.min(given, current - 1)
   if bucket then
-    local far = learned.at > 0 and now < learned.at + 2 * all[n].window
+    local far = learned.at > 0 and now < learned.at + 2 * limits[n].length
     to = current - (far and FAR or 1) * step
   elseif given < floor then
     to = current - math.max(math.floor(current / SINKS), 1)
   end
-  local least = all[n].window * math.ceil(CALLS * step / max)
+  local least = limits[n].length * math.ceil(CALLS * step / max)
   local first = least
   if learned.at > 0 then
     if current <= learned.to + 2 * step then
@@ -189,7 +182,7 @@ local function told(learned, n, max)
   learned = learned or fresh()
   learned.told, learned.till = 0, 0
   if max > 0 then
-    learned.told, learned.till = math.max(max, all[n].floor), now + TOLD_MS
+    learned.told, learned.till = math.max(max, limits[n].floor), now + TOLD_MS
   end
   learned.since = learned.since > 0 and learned.since or now
   learned.ends = ends(learned, highest(n))
@@ -205,7 +198,7 @@ local function save(n, learned)
     local other = numbers and learned_parse(numbers)
     if not other then
       texts[#texts + 1] = text
-    elseif name ~= all[n].record and other.ends > now then
+    elseif name ~= record(n) and other.ends > now then
       texts[#texts + 1] = text
       kept = math.max(kept, other.ends)
     end
@@ -218,7 +211,7 @@ local function save(n, learned)
     for _, number in ipairs(learned.past) do
       numbers[#numbers + 1] = int(number)
     end
-    texts[#texts + 1] = all[n].record .. '~' .. table.concat(numbers, ',') .. ';'
+    texts[#texts + 1] = record(n) .. '~' .. table.concat(numbers, ',') .. ';'
     kept = math.max(kept, learned.ends)
   end
   if #texts > 0 then
@@ -232,10 +225,10 @@ end
 -- Returns the effective max of limit `n` with `learned`, and the burst, as limits_load computes
 -- them.
 local function in_force(n, learned)
-  local algorithm = all[n].algorithm
-  local max, burst = limits_with_max(algorithm, all[n].max, all[n].burst, set[n])
+  local algorithm = limits[n].algorithm
+  local max, burst = limits_with_max(algorithm, limits[n].own_max, limits[n].own_burst, limits[n].set)
   -- If an operator's max is above the configured one, the learned number may expire at once.
-  local most = learned and learned.ends > now and math.max(learned_most(learned, now), all[n].floor)
+  local most = learned and learned.ends > now and math.max(learned_most(learned, now), limits[n].floor)
   if most and most < max then
     max, burst = limits_with_max(algorithm, max, burst, most)
   end
@@ -258,7 +251,7 @@ local function learn(n, learned, is_new)
   save(n, learned)
   local at = #reply
   reply[at + 1], reply[at + 2], reply[at + 3] = n - 1, limits[n].max, in_force(n, learned)
-  reply[at + 4], reply[at + 5], reply[at + 6] = set[n], learned and learned.ends or now, is_new and 1 or 0
+  reply[at + 4], reply[at + 5], reply[at + 6] = limits[n].set, learned and learned.ends or now, is_new and 1 or 0
 end
 
 if ARGV[2] == 'refused' then
@@ -275,8 +268,8 @@ else
   local n = 0
   for number in string.gmatch(ARGV[5], '[^,]+') do
     n = n + 1
-    local max, learned = tonumber(number), all[n] and all[n].learns and known(n)
-    if max and all[n] and all[n].learns and (max > 0 or learned and learned.till > 0) then
+    local max, learned = tonumber(number), learns(n) and known(n)
+    if max and learns(n) and (max > 0 or learned and learned.till > 0) then
       learn(n, told(learned or nil, n, max), true)
     end
   end

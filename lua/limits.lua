@@ -114,7 +114,10 @@ local function limits_with_max(algorithm, max, burst, new)
 end
 
 -- Loads the limits at `now`, or returns nil if the current fixed window is not among KEYS. `jobs`
--- is the number of jobs that the call decides on.
+-- is the number of jobs that the call decides on. Unless `writing`, each limit also has its `name`,
+-- its `floor`, the `length` of its window in milliseconds (algorithms may change `window`), the
+-- configured `own_max` and `own_burst`, and `set`, the max without learning: the configuration's or
+-- an operator's.
 local function limits_load(waitlist, now, stamp, jobs, writing)
   local partitions = SHARED and SHARED.load(waitlist, now)
   if SHADOWS then
@@ -159,6 +162,10 @@ local function limits_load(waitlist, now, stamp, jobs, writing)
     if set then
       limit.max, limit.burst = limits_with_max(limit.algorithm, max, burst, set.max)
       limit.ends = set.ends
+    end
+    if not writing then
+      limit.name, limit.floor, limit.length = name, floor, window
+      limit.own_max, limit.own_burst, limit.set = max, burst, set and set.max or max
     end
     local home = limit.partition and own or waitlist
     local most = home.overrides and home.overrides[LEARNED_OF .. name .. '/' .. int(window)]

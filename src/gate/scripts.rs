@@ -242,19 +242,19 @@ pub fn settle(limits: &[Limit], layout: &Layout) -> &'static Script {
 
 /// Reads the state of one tenant.
 pub fn inspect(limits: &[Limit], layout: &Layout) -> &'static Script {
-    static FAMILY: Family = Family::new("inspect", &["set", "inspect"]);
+    static FAMILY: Family = Family::new("inspect", &["inspect"]);
     FAMILY.member(limits, layout)
 }
 
 /// Feeds adaptive limits with answers of the API.
 pub fn learn(limits: &[Limit], layout: &Layout) -> &'static Script {
-    static FAMILY: Family = Family::new("learn", &["set", "learn"]);
+    static FAMILY: Family = Family::new("learn", &["learn"]);
     FAMILY.member(limits, layout)
 }
 
 /// Computes when the units of a waitlist have their turns.
 pub fn forecast(limits: &[Limit], layout: &Layout) -> &'static Script {
-    static FAMILY: Family = Family::new("forecast", &["set", "forecast"]);
+    static FAMILY: Family = Family::new("forecast", &["forecast"]);
     FAMILY.member(limits, layout)
 }
 
