@@ -70,12 +70,12 @@ pub struct Readiness {
     pub lines: Vec<String>,
 }
 
-impl From<&Health> for Readiness {
-    fn from(health: &Health) -> Self {
-        let missing = health.missing();
+impl From<&PipelineState> for Readiness {
+    fn from(state: &PipelineState) -> Self {
+        let missing = state.health.missing();
         let is_ready = missing.is_empty();
         let lines = match is_ready {
-            true => health.partly(),
+            true => state.metrics.partly(),
             false => missing,
         };
         Self { is_ready, lines }
@@ -125,7 +125,7 @@ impl PipelineStates {
     /// supervisor that acts on the answer acts on all pipelines.
     pub fn readiness(&self) -> Readiness {
         let all = match &self.0 {
-            PipelineStateMap::Only(state) => return Readiness::from(&*state.health),
+            PipelineStateMap::Only(state) => return Readiness::from(state),
             PipelineStateMap::Named(all) => all.read().unwrap_or_else(PoisonError::into_inner),
         };
         let mut whole = Readiness {
@@ -133,7 +133,7 @@ impl PipelineStates {
             lines: Vec::new(),
         };
         for (name, state) in all.iter() {
-            let own = Readiness::from(&*state.health);
+            let own = Readiness::from(state);
             whole.is_ready |= own.is_ready;
             let lines = own.lines.iter().map(|line| format!("{name}: {line}"));
             whole.lines.extend(lines);
@@ -183,7 +183,7 @@ impl PipelineStates {
         let all = all.read().unwrap_or_else(PoisonError::into_inner);
         let mut all = all.iter();
         let (_, state) = all.find(|(known, _)| known.as_str() == name)?;
-        Some(Readiness::from(&*state.health))
+        Some(Readiness::from(state))
     }
 }
 

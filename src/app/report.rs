@@ -57,13 +57,8 @@ impl Reporter {
     }
 
     fn report(&self, up: Duration) -> Report {
-        let PipelineState {
-            metrics,
-            health,
-            name,
-            ..
-        } = &self.seen;
-        let readiness = Readiness::from(&**health);
+        let PipelineState { metrics, name, .. } = &self.seen;
+        let readiness = Readiness::from(&self.seen);
         let tenants = metrics.tenants();
         let mut report = for_process();
         report.at_ms = self.gate.now_ms();

@@ -47,6 +47,7 @@ use crate::shards::Shards;
 use broker::{Broker, BrokerEvent};
 use gate::Gate;
 use handler::PreparingHandler;
+use rules::steering::Hold;
 use rules::timing::lateness::CallSignal;
 use runtime::tasks;
 use telemetry::Health;
@@ -294,8 +295,7 @@ impl<B: Broker, G: Gate, H: PreparingHandler> EngineLoop<B, G, H> {
         } = self;
         let agreed = scheduler.is_agreed(now);
         health.set_agreed(agreed);
-        metrics.set_agreed(agreed);
-        health.set_stuck(scheduler.stuck(now));
+        metrics.agreed.set(i64::from(agreed));
         health.set_unfit(scheduler.unfit());
     }
 
@@ -389,7 +389,8 @@ impl<B: Broker, G: Gate, H: PreparingHandler> EngineLoop<B, G, H> {
                 }
             }
             Update::Steer { steering, applied } => {
-                self.engine.health.set_held(steering.hold);
+                let paused = steering.hold == Some(Hold::Paused);
+                self.engine.health.set_paused(paused);
                 self.scheduler.steer(self.now(), steering);
                 // A receiver that stopped waiting asks again.
                 let _ = applied.send(());

@@ -1,14 +1,12 @@
 //! A worker's readiness, for the probes of the admin server.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use tokio::sync::Notify;
 
 use crate::metrics::Metrics;
-use broker::MessageKind;
 use gate::{GateError, Primaries};
-use rules::steering::Hold;
 
 /// Conditions for a worker to be ready, as the engine reports them.
 #[derive(Debug, Default)]
@@ -16,18 +14,13 @@ pub struct Health {
     rabbitmq: ServerState,
     redis: ServerState,
     recovering: AtomicBool,
-    /// Number of Redis primaries: in all, admitting jobs, and in a recovery wait.
-    primaries: [AtomicUsize; 3],
     consuming: AtomicBool,
     /// Reason why this worker can't make calls; empty if it can.
     unfit: Mutex<String>,
     /// Whether this worker disagrees with the others on the effective limits.
     disagrees: AtomicBool,
-    /// Instructions of an operator to all workers.
+    /// Whether an operator paused all workers.
     paused: AtomicBool,
-    draining: AtomicBool,
-    /// Number of messages of each kind that RabbitMQ does not accept.
-    stuck: [AtomicUsize; MessageKind::NAMES.len()],
     /// Number of turns of the engine's loop, 0 if there is no loop.
     turns: AtomicU64,
     /// Signal that requests a turn.
@@ -79,27 +72,13 @@ impl Health {
     pub fn set_recovering(&self, recovering: bool) {
         self.recovering.store(recovering, Ordering::Relaxed);
     }
-    /// Records how many Redis primaries are in each state.
-    pub fn set_primaries(&self, now: Primaries) {
-        let numbers = [now.all(), now.admitting, now.recovering];
-        for (known, number) in self.primaries.iter().zip(numbers) {
-            known.store(number, Ordering::Relaxed);
-        }
-    }
     /// Records whether this worker agrees with the others on the effective limits.
     pub fn set_agreed(&self, agreed: bool) {
         self.disagrees.store(!agreed, Ordering::Relaxed);
     }
-    /// Records the operator's instruction to all workers: paused, draining or neither.
-    pub fn set_held(&self, hold: Option<Hold>) {
-        (self.paused).store(hold == Some(Hold::Paused), Ordering::Relaxed);
-        (self.draining).store(hold == Some(Hold::Draining), Ordering::Relaxed);
-    }
-    /// Records how many messages of each kind wait because their queue or exchange accepts none.
-    pub fn set_stuck(&self, messages: [usize; MessageKind::NAMES.len()]) {
-        for (known, number) in self.stuck.iter().zip(messages) {
-            known.store(number, Ordering::Relaxed);
-        }
+    /// Records whether an operator paused all workers.
+    pub fn set_paused(&self, paused: bool) {
+        self.paused.store(paused, Ordering::Relaxed);
     }
     /// Records whether the worker takes jobs.
     pub fn set_consuming(&self, consuming: bool) {
@@ -117,7 +96,7 @@ impl Health {
         self.set_rabbitmq(false);
         self.set_redis(false);
         self.set_agreed(true);
-        self.set_held(None);
+        self.set_paused(false);
         self.set_unfit(None);
         self.set_consuming(false);
         self.turns.store(0, Ordering::Relaxed);
@@ -172,43 +151,6 @@ impl Health {
             .chain(parts.into_iter().filter_map(missing))
             .collect()
     }
-
-    /// Returns one line for each problem of a worker that is ready anyway: primaries that admit no
-    /// jobs, a drain, or stuck messages.
-    pub fn partly(&self) -> Vec<String> {
-        let [all, admitting, recovering] =
-            (self.primaries.each_ref()).map(|number| number.load(Ordering::Relaxed));
-        // The counters are written one by one, so for a moment they may not add up.
-        let away = all.saturating_sub(admitting + recovering);
-        let line = |number: usize, what| {
-            (number > 0 && admitting > 0).then(|| {
-                format!(
-                    "{number} of {all} Redis primaries {what}: their tenants' jobs are not admitted"
-                )
-            })
-        };
-        let lines = [
-            line(recovering, "may have lost data"),
-            line(away, "does not answer"),
-        ];
-        let draining = self.draining.load(Ordering::Relaxed).then(|| {
-            "an operator is draining all workers: no new job is taken; sluicegate resume --all \
-            ends it"
-                .to_owned()
-        });
-        let stuck = self.stuck.iter().zip(MessageKind::NAMES);
-        let stuck = stuck.filter_map(|(number, (_, kind))| {
-            let number = number.load(Ordering::Relaxed);
-            (number > 0).then(|| {
-                format!(
-                    "stuck: RabbitMQ does not accept {number} messages ({kind}); the log \
-                    names a queue"
-                )
-            })
-        });
-        let lines = lines.into_iter().flatten().chain(draining);
-        lines.chain(stuck).collect()
-    }
 }
 
 /// Shows in health and metrics whether Redis answers and is in a recovery wait. `error` is that of
@@ -226,7 +168,6 @@ pub fn show_redis(
     }
     metrics.set_up("redis", error.is_none() || recovering);
     health.set_recovering(recovering);
-    health.set_primaries(primaries);
     metrics.set_gate_recovering(recovering || primaries.recovering > 0);
     metrics.set_primaries(primaries);
 }
@@ -256,7 +197,7 @@ mod tests {
     #[test]
     fn a_stopped_pipeline_is_not_known_to_be_paused_or_to_disagree() {
         let health = Health::default();
-        health.set_held(Some(Hold::Paused));
+        health.set_paused(true);
         health.set_agreed(false);
         health.set_stopped();
         let missing = health.missing();

@@ -70,6 +70,45 @@ impl Metrics {
         ]
     }
 
+    /// Returns one line for each problem of a worker that is ready anyway: primaries that admit no
+    /// jobs, a drain, or stuck messages.
+    pub fn partly(&self) -> Vec<String> {
+        let [admitting, recovering, away] =
+            ["admitting", "recovering", "away"].map(|of| number(&self.redis_primaries.of(of)));
+        let all = admitting + recovering + away;
+        let line = |number: u64, what| {
+            (number > 0 && admitting > 0).then(|| {
+                format!(
+                    "{number} of {all} Redis primaries {what}: their tenants' jobs are not admitted"
+                )
+            })
+        };
+        let lines = [
+            line(recovering, "may have lost data"),
+            line(away, "does not answer"),
+        ];
+        let draining = (self.draining.get() > 0).then(|| {
+            "an operator is draining all workers: no new job is taken; sluicegate resume --all \
+            ends it"
+                .to_owned()
+        });
+        let stuck = MessageKind::NAMES.into_iter().filter_map(|(_, kind)| {
+            let number = self.stuck_messages.of(kind).get();
+            (number > 0).then(|| {
+                format!(
+                    "stuck: RabbitMQ does not accept {number} messages ({kind}); the log \
+                    names a queue"
+                )
+            })
+        });
+        lines
+            .into_iter()
+            .flatten()
+            .chain(draining)
+            .chain(stuck)
+            .collect()
+    }
+
     /// Sets the number of primaries in each state.
     pub fn set_primaries(&self, now: Primaries) {
         for (state, number) in [

@@ -50,8 +50,11 @@ fn board(health: &Arc<Health>) -> Arc<PipelineStates> {
 
 #[tokio::test]
 async fn a_worker_is_ready_when_nothing_is_missing() {
-    let health = Arc::new(Health::default());
-    let server = serve(&ANY_PORT, board(&health)).await.expect("a free port");
+    let seen = PipelineState::default();
+    let (health, board) = (&seen.health, PipelineStates::only(seen.clone()));
+    let server = serve(&ANY_PORT, Arc::new(board))
+        .await
+        .expect("a free port");
     assert_ne!(server.listen.port(), 0);
     let ready = || get(server.listen, "/readyz");
 
@@ -77,10 +80,10 @@ async fn a_worker_is_ready_when_nothing_is_missing() {
         recovering,
         unavailable: away,
     };
-    health.set_primaries(primaries(2, 1, 0));
+    seen.metrics.set_primaries(primaries(2, 1, 0));
     let line = "1 of 3 Redis primaries may have lost data: their tenants' jobs are not admitted\n";
     assert!(ready().await.ends_with(&format!("\r\n\r\nready\n{line}")));
-    health.set_primaries(primaries(1, 0, 0));
+    seen.metrics.set_primaries(primaries(1, 0, 0));
     assert!(ready().await.ends_with("\r\n\r\nready\n"));
     health.set_consuming(false);
     assert!(ready().await.starts_with("HTTP/1.1 503 "));

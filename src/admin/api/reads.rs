@@ -106,7 +106,7 @@ fn page(input: &RequestInput) -> (usize, usize) {
 
 fn pipelines(states: &PipelineStates) -> Value {
     let all = states.pipelines().into_iter().map(|(name, seen)| {
-        let Readiness { is_ready, lines } = Readiness::from(&*seen.health);
+        let Readiness { is_ready, lines } = Readiness::from(&seen);
         PipelineAnswer {
             pipeline: name,
             ready: is_ready,
