@@ -201,7 +201,7 @@ impl PipelineSet {
             return;
         }
         self.metrics()
-            .for_each(|metrics| metrics.set_config_refused(false));
+            .for_each(|metrics| _ = metrics.config_refused.set(0));
         let needs_restart = self.needs_restart(&new);
         if needs_restart {
             warn!("configuration changed: admin and log require a restart of the process");

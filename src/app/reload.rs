@@ -406,7 +406,7 @@ impl Steward {
 fn accepted(read: Result<Pipelines, ConfigErrors>, metrics: &Metrics) -> Option<Pipelines> {
     match read {
         Ok(pipelines) if !pipelines.are_named() => {
-            metrics.set_config_refused(false);
+            metrics.config_refused.set(0);
             return Some(pipelines);
         }
         Ok(_) => {

@@ -37,7 +37,7 @@ impl Observer {
         let next = self.load.next(gauges.in_memory);
         if next.is_some_and(|at| at <= now) {
             let share = (self.load).counted(now, gauges.all_slots, gauges.in_memory);
-            metrics.set_saturation(share);
+            metrics.saturation.set(share);
             metrics.set_census(&scheduler.census(now));
             metrics.set_tenants(scheduler.tenants(now));
         }
@@ -58,6 +58,8 @@ impl Observer {
 fn show(metrics: &Metrics, now: &Gauges) {
     metrics.set_memory(now.running, now.held, now.in_memory);
     metrics.set_abandoned(now.abandoned);
-    metrics.set_breaker_open(now.breaker_is_open);
-    metrics.set_latency_base(now.latency_base);
+    metrics.breaker_open.set(i64::from(now.breaker_is_open));
+    metrics
+        .latency_base_seconds
+        .set(now.latency_base.as_secs_f64());
 }

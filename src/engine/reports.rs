@@ -93,7 +93,8 @@ impl<B: Broker, G: Gate, H: PreparingHandler> EngineLoop<B, G, H> {
             }
         }
         let base = self.engine.gate.base();
-        self.engine.metrics.set_gate_base(base);
+        let shown = &self.engine.metrics.gate_base_seconds;
+        shown.set(base.as_secs_f64());
         self.scheduler.set_base(base);
         self.scheduler.answered(now, shard, result);
     }

@@ -168,7 +168,8 @@ pub fn show_redis(
     }
     metrics.set_up("redis", error.is_none() || recovering);
     health.set_recovering(recovering);
-    metrics.set_gate_recovering(recovering || primaries.recovering > 0);
+    let any = recovering || primaries.recovering > 0;
+    metrics.gate_recovering.set(i64::from(any));
     metrics.set_primaries(primaries);
 }
 

@@ -1,7 +1,8 @@
 //! A worker's metrics, for Prometheus. No label names a tenant: with 100,000 tenants each metric
 //! would have 100,000 series. `sluicegate inspect TENANT` reports on a single tenant.
 //!
-//! Counters are incremented where their events occur; gauges are set by functions here.
+//! Counters are incremented, and single gauges set, where their events occur; functions here set
+//! gauges that belong together.
 
 mod fleet_report;
 mod labels;
@@ -9,8 +10,6 @@ mod limits;
 mod load;
 mod merge;
 mod series;
-
-use std::time::Duration;
 
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::gauge::Gauge;
@@ -23,16 +22,6 @@ use rules::report::load::{Census, TenantLoads};
 use rules::steering::Hold;
 
 impl Metrics {
-    /// Sets the shortest round trip to the gate.
-    pub fn set_gate_base(&self, base: Duration) {
-        self.gate_base_seconds.set(base.as_secs_f64());
-    }
-
-    /// Sets the shortest latency to the API.
-    pub fn set_latency_base(&self, base: Duration) {
-        self.latency_base_seconds.set(base.as_secs_f64());
-    }
-
     /// Sets the number of messages of each kind that wait because their target takes none.
     pub fn set_stuck(&self, messages: [usize; MessageKind::NAMES.len()]) {
         for ((_, kind), messages) in MessageKind::NAMES.into_iter().zip(messages) {
@@ -46,11 +35,6 @@ impl Metrics {
         if was == 1 && !up {
             self.disconnects.count(server);
         }
-    }
-
-    /// Records whether this worker agrees with the others on the effective limits.
-    pub fn set_agreed(&self, agreed: bool) {
-        self.agreed.set(i64::from(agreed));
     }
 
     /// Sets the operator's instruction to all workers: paused, draining or neither.
@@ -120,26 +104,11 @@ impl Metrics {
         }
     }
 
-    /// Records whether Redis, or a primary of a cluster, is in a recovery wait.
-    pub fn set_gate_recovering(&self, recovering: bool) {
-        self.gate_recovering.set(i64::from(recovering));
-    }
-
-    /// Records whether this worker makes only probes because a breaker is open.
-    pub fn set_breaker_open(&self, open: bool) {
-        self.breaker_open.set(i64::from(open));
-    }
-
     /// Counts a configuration reload, applied or refused.
     pub fn reloaded(&self, applied: bool) {
         let result = if applied { "applied" } else { "refused" };
         self.config_reloads.count(result);
-        self.set_config_refused(!applied);
-    }
-
-    /// Records whether the configuration that was read last is refused.
-    pub fn set_config_refused(&self, refused: bool) {
-        self.config_refused.set(i64::from(refused));
+        self.config_refused.set(i64::from(!applied));
     }
 
     /// Resets the gauges of a pipeline that no longer runs: no server answers, no job is in memory.
@@ -152,13 +121,13 @@ impl Metrics {
             // The worker ends these connections itself.
             self.up.of(server).set(0);
         }
-        self.set_agreed(false);
-        self.set_breaker_open(false);
+        self.agreed.set(0);
+        self.breaker_open.set(0);
         self.set_memory(0, 0, 0);
         self.set_abandoned(0);
         self.set_backlog(None);
         self.set_census(&Census::default());
-        self.set_saturation(0.0);
+        self.saturation.set(0.0);
         self.set_tenants(TenantLoads::default());
     }
 

@@ -51,7 +51,7 @@ mod tests {
         assert_eq!(*metrics.tenants(), TenantLoads::default());
         metrics.set_memory(3, 2, 5);
         metrics.used_slots((3, 8), Duration::from_millis(500));
-        metrics.set_saturation(0.375);
+        metrics.saturation.set(0.375);
         let census = Census {
             idle: [1, 0, 2, 0],
             ..Census::default()

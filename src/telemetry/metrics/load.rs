@@ -67,11 +67,6 @@ impl Metrics {
         let taken = u32::try_from(taken).unwrap_or(u32::MAX);
         (self.slot_seconds).inc_by(f64::from(taken) * lasted.as_secs_f64());
     }
-
-    /// Sets the share of worker slots that was in use lately.
-    pub fn set_saturation(&self, share: f64) {
-        self.saturation.set(share);
-    }
 }
 
 #[cfg(test)]
@@ -163,7 +158,7 @@ mod tests {
         census.idle[MissingResource::Redis as usize] = 4;
         metrics.set_census(&census);
         metrics.used_slots((3, 8), Duration::from_millis(500));
-        metrics.set_saturation(0.375);
+        metrics.saturation.set(0.375);
         shows(
             &metrics,
             &[
