@@ -65,9 +65,9 @@ impl Running {
         );
         let config = Config::parse("figures", &text, std::iter::empty()).expect("a config");
         let jobs = HandledJobs::default();
-        let worker = Worker::new(config, RecordingHandler(Arc::clone(&jobs))).expect("a worker");
+        let worker = Worker::new(config).expect("a worker");
         let (metrics, stop) = (worker.metrics(), Stop::default());
-        let running = worker.run(stop.clone());
+        let running = worker.run(RecordingHandler(Arc::clone(&jobs)), stop.clone());
         let task = tokio::spawn(async move { running.await.expect("a worker that starts") });
         Self {
             metrics,

@@ -1,5 +1,6 @@
 //! Selects the handler of `sluicegate run`: an API, a program, or the queue of other workers.
 
+use std::future::ready;
 use std::sync::Arc;
 
 use super::any_handler::AnyHandler;
@@ -62,14 +63,14 @@ pub(super) fn work(
 ) -> Result<Work, AppError> {
     let dispatch = &config.dispatch;
     if let Some(exec) = dispatch.exec.clone() {
-        return work_later(config, shared_state, fresh, move |_, metrics| {
+        return work_with(config, shared_state, fresh, move |_, metrics| {
             let handler = ExecHandler::new(&exec, move || _ = metrics.exec_restarts.inc());
             let closing = handler.closer();
             Ok((AnyHandler::Exec(handler), closing))
         });
     }
     if let Some(forward) = dispatch.forward.clone() {
-        return work_later(config, shared_state, fresh, move |config, _| {
+        return work_with(config, shared_state, fresh, move |config, _| {
             let handler = ForwardHandler::new(config, &forward)?;
             let closing = handler.closer();
             Ok((AnyHandler::Forward(handler), closing))
@@ -79,50 +80,20 @@ pub(super) fn work(
     let handler = HttpHandler::in_environment(http, dispatch.concurrency)
         .map_err(|why| AppError::Http(why.to_string()))?
         .with_results(&dispatch.results);
-    let worker = Worker::with(config, AnyHandler::Http(handler), shared_state)?;
-    Ok(if fresh { worker.fresh() } else { worker }.work())
+    work_with(config, shared_state, fresh, |_, _| {
+        Ok((AnyHandler::Http(handler), ready(())))
+    })
 }
 
-/// Works like [`work`], for a handler that begins to work as soon as it is made. `make` returns the
-/// handler and a future that closes it; it is called when the pipeline's jobs begin to move.
-fn work_later<End: Future<Output = ()> + Send + 'static>(
+/// Works like [`work`], with the handler that `make` returns: see [`Worker::work`]. A program and a
+/// connection begin to work as soon as they are made.
+fn work_with<End: Future<Output = ()> + Send + 'static>(
     config: Config,
     shared_state: &SharedState,
     fresh: bool,
     make: impl FnOnce(&Config, Arc<Metrics>) -> Result<(AnyHandler, End), AppError> + Send + 'static,
 ) -> Result<Work, AppError> {
-    let mut worker = Worker::with(config, (), shared_state)?;
+    let mut worker = Worker::with(config, shared_state)?;
     worker.fresh = fresh;
-    Ok(Work {
-        config: worker.config.clone(),
-        seen: worker.seen.clone(),
-        moves: Box::new(move |tasks, reload, stop| {
-            Box::pin(async move {
-                let metrics = Arc::clone(&worker.seen.metrics);
-                let (handler, closing) = make(&worker.config, metrics)?;
-                let ended = worker
-                    .with_handler(handler)
-                    .move_jobs(tasks, reload, stop)
-                    .await;
-                closing.await;
-                ended
-            })
-        }),
-    })
-}
-
-impl Worker<()> {
-    fn with_handler(self, handler: AnyHandler) -> Worker<AnyHandler> {
-        Worker {
-            config: self.config,
-            handler: Arc::new(handler),
-            seen: self.seen,
-            gate: self.gate,
-            own: self.own,
-            fresh: self.fresh,
-            source: self.source,
-            recording: self.recording,
-            signals: self.signals,
-        }
-    }
+    Ok(worker.work(make))
 }

@@ -22,6 +22,7 @@ mod service_manager;
 mod settings;
 mod signals;
 
+use std::future::ready;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -115,9 +116,9 @@ pub enum AppError {
 pub async fn run_with<H: PreparingHandler>(config: Config, handler: H) -> Result<(), AppError> {
     let stop = Stop::default();
     let signals = signals::listen(&stop).map_err(AppError::Signals)?;
-    let mut worker = Worker::new(config, handler)?;
+    let mut worker = Worker::new(config)?;
     worker.signals = Some(signals);
-    worker.run(stop).await
+    worker.run(handler, stop).await
 }
 
 /// Runs like [`run_with`], but stopped by `stop` instead of signals.
@@ -129,7 +130,7 @@ pub async fn run_until<H: PreparingHandler>(
     handler: H,
     stop: Stop,
 ) -> Result<(), AppError> {
-    Worker::new(config, handler)?.run(stop).await
+    Worker::new(config)?.run(handler, stop).await
 }
 
 /// The state that a pipeline shares with other pipelines, or keeps across its restarts.
@@ -140,10 +141,9 @@ struct SharedState {
     recording: Option<Recording>,
 }
 
-/// A worker that is assembled but not started.
-pub struct Worker<H> {
+/// A worker that is assembled but not started, without its handler.
+pub struct Worker {
     config: Config,
-    handler: Arc<H>,
     seen: PipelineState,
     gate: Arc<RedisGate>,
     own: NamedPolicy,
@@ -155,8 +155,17 @@ pub struct Worker<H> {
     signals: Option<WatchedTask>,
 }
 
-impl<H> Worker<H> {
-    fn with(config: Config, handler: H, shared_state: &SharedState) -> Result<Self, AppError> {
+impl Worker {
+    /// Assembles a worker. Contacts no server yet.
+    ///
+    /// # Errors
+    /// [`AppError`] if the configuration can't be used.
+    pub fn new(config: Config) -> Result<Self, AppError> {
+        install_tls_provider();
+        Self::with(config, &SharedState::default())
+    }
+
+    fn with(config: Config, shared_state: &SharedState) -> Result<Self, AppError> {
         let gate = RedisGate::sharing(&shared_state.links, &config.redis.url, &config.redis.prefix)
             .map_err(AppError::Redis)?
             .watching(config.rate_limiter.policy.memory());
@@ -164,7 +173,6 @@ impl<H> Worker<H> {
         shared_state.seen.config.set(&config);
         Ok(Self {
             config,
-            handler: Arc::new(handler),
             seen: shared_state.seen.clone(),
             gate: Arc::new(gate),
             own,
@@ -173,17 +181,6 @@ impl<H> Worker<H> {
             recording: shared_state.recording.clone(),
             signals: None,
         })
-    }
-}
-
-impl<H: PreparingHandler> Worker<H> {
-    /// Assembles a worker. Contacts no server yet.
-    ///
-    /// # Errors
-    /// [`AppError`] if the configuration can't be used.
-    pub fn new(config: Config, handler: H) -> Result<Self, AppError> {
-        install_tls_provider();
-        Self::with(config, handler, &SharedState::default())
     }
 
     /// Reads the configuration again when `file` changes, and on SIGHUP. `file` is the path that
@@ -208,20 +205,34 @@ impl<H: PreparingHandler> Worker<H> {
         Arc::clone(&self.seen.metrics)
     }
 
-    /// Runs until `stop`. Waits for servers that are unavailable.
+    /// Gives each job to `handler` until `stop`. Waits for servers that are unavailable.
     ///
     /// # Errors
     /// [`AppError`] if it can't start or can't go on.
-    pub async fn run(mut self, stop: Stop) -> Result<(), AppError> {
+    pub async fn run<H: PreparingHandler>(
+        mut self,
+        handler: H,
+        stop: Stop,
+    ) -> Result<(), AppError> {
         let (source, signals) = (self.source.take(), self.signals.take());
-        self.work().alone(source, signals, stop).await
+        let work = self.work(|_, _| Ok((handler, ready(()))));
+        work.alone(source, signals, stop).await
     }
 
-    /// Erases the type of the handler.
-    fn work(self) -> Work {
+    /// Erases the type of the handler. `make` returns the handler and a future that closes it. It is
+    /// called when the pipeline's jobs begin to move.
+    fn work<H: PreparingHandler, End: Future<Output = ()> + Send + 'static>(
+        self,
+        make: impl FnOnce(&Config, Arc<Metrics>) -> Result<(H, End), AppError> + Send + 'static,
+    ) -> Work {
         let (config, seen) = (self.config.clone(), self.seen.clone());
         let moves = |tasks, reload, stop| -> PipelineFuture {
-            Box::pin(self.move_jobs(tasks, reload, stop))
+            Box::pin(async move {
+                let (handler, closing) = make(&self.config, self.metrics())?;
+                let ended = self.move_jobs(handler, tasks, reload, stop).await;
+                closing.await;
+                ended
+            })
         };
         Work {
             config,
@@ -231,8 +242,9 @@ impl<H: PreparingHandler> Worker<H> {
     }
 
     /// Moves the jobs of its pipeline until `stop`. Returns an error if one of `tasks` ends.
-    async fn move_jobs(
+    async fn move_jobs<H: PreparingHandler>(
         self,
+        handler: H,
         mut tasks: Tasks,
         mut reload: Reload,
         stop: Stop,
@@ -251,7 +263,6 @@ impl<H: PreparingHandler> Worker<H> {
         }
         let Self {
             config,
-            handler,
             seen,
             gate,
             own,
@@ -287,7 +298,7 @@ impl<H: PreparingHandler> Worker<H> {
         let engine = Engine {
             broker,
             gate: Arc::clone(&gate),
-            handler,
+            handler: Arc::new(handler),
             metrics: seen.metrics,
             health: seen.health,
             shutdown_timeout,
@@ -495,9 +506,9 @@ mod tests {
              admin: {{listen: '127.0.0.1:0'}}\n"
         );
         let config = Config::parse("c.yaml", &yaml, std::iter::empty()).expect("valid");
-        let worker = Worker::new(config, IdleHandler).expect("usable").fresh();
+        let worker = Worker::new(config).expect("usable").fresh();
         let stop = Stop::default();
-        let running = tokio::spawn(worker.run(stop.clone()));
+        let running = tokio::spawn(worker.run(IdleHandler, stop.clone()));
         tokio::time::sleep(Duration::from_millis(200)).await;
         stop.soft.cancel();
         let ended = timeout(Duration::from_secs(3), running).await;

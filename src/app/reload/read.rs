@@ -174,10 +174,10 @@ mod tests {
         };
         write("5");
         let config = Config::load(Some(&file), iter::empty()).expect("valid");
-        let worker = Worker::new(config, IdleHandler).expect("usable");
+        let worker = Worker::new(config).expect("usable");
         let worker = worker.reloading(Some(file.clone()));
         let (metrics, stop) = (worker.metrics(), Stop::default());
-        let running = tokio::spawn(worker.run(stop.clone()));
+        let running = tokio::spawn(worker.run(IdleHandler, stop.clone()));
         write("many");
         let refused = "sluicegate_config_reloads_total{result=\"refused\"} 1";
         let shows = async |line: &str| {

@@ -30,8 +30,9 @@ impl Handler for InstantHandler {
 }
 
 fn start(config: &Config, fresh: bool) -> Running {
-    let worker = Worker::new(config.clone(), InstantHandler).expect("a worker");
-    Running::start(if fresh { worker.fresh() } else { worker })
+    let worker = Worker::new(config.clone()).expect("a worker");
+    let worker = if fresh { worker.fresh() } else { worker };
+    Running::start(worker, InstantHandler)
 }
 
 async fn until(worker: &Running, series: &str) {

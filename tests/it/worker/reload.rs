@@ -107,8 +107,8 @@ impl Calls {
 }
 
 fn start(file: PathBuf, calls: &Calls) -> Running {
-    let worker = Worker::new(load(&file), calls.clone()).expect("usable");
-    Running::start(worker.reloading(Some(file)).fresh())
+    let worker = Worker::new(load(&file)).expect("usable");
+    Running::start(worker.reloading(Some(file)).fresh(), calls.clone())
 }
 
 async fn shows(worker: &Running, line: &str) {

@@ -22,9 +22,9 @@ pub struct Running {
 }
 
 impl Running {
-    pub fn start<H: Handler>(worker: Worker<H>) -> Self {
+    pub fn start<H: Handler>(worker: Worker, handler: H) -> Self {
         let (metrics, stop) = (worker.metrics(), Stop::default());
-        let task = tokio::spawn(worker.run(stop.clone()));
+        let task = tokio::spawn(worker.run(handler, stop.clone()));
         Self {
             metrics,
             stop,
@@ -35,7 +35,7 @@ impl Running {
     /// Starts a worker with the configuration `yaml`.
     pub fn configured<H: Handler>(yaml: &str, handler: H) -> Self {
         let config = config(&format!("{yaml}admin: {{listen: '127.0.0.1:0'}}\n"));
-        Self::start(Worker::new(config, handler).expect("a worker"))
+        Self::start(Worker::new(config).expect("a worker"), handler)
     }
 
     /// Returns all metrics, one series per line.

@@ -63,10 +63,10 @@ async fn a_handler_that_prepares_something_slow_uses_its_permits() {
     );
     let config = Config::parse("world.yaml", &yaml, std::iter::empty()).expect("valid");
     let called = Arc::default();
-    let worker = app::Worker::new(config, Tokens(Arc::clone(&called))).expect("usable");
+    let worker = app::Worker::new(config).expect("usable");
     let metrics = worker.metrics();
     let stop = Stop::default();
-    let run = tokio::spawn(worker.run(stop.clone()));
+    let run = tokio::spawn(worker.run(Tokens(Arc::clone(&called)), stop.clone()));
     bed.publish(&yaml, jobs("acme", 10)).await;
     until("all jobs", || called.lock().expect("no panic").len() == 10).await;
     stop.soft.cancel();
