@@ -79,7 +79,6 @@ struct WatchState {
     epoch: Option<(String, String)>,
     /// Whether any read has found an epoch.
     seen: bool,
-    history: String,
     pulse: u64,
     last_pulse: Option<Instant>,
     /// Whether the worker may admit jobs, as far as it knows.
@@ -100,6 +99,8 @@ struct WatchState {
 /// What the worker found in a sound epoch, except its identity.
 #[derive(Clone, Default)]
 struct EpochFindings {
+    /// The server's history.
+    history: String,
     /// The primary's name in a cluster.
     node: String,
     /// The slots that the primary was assumed to have.
@@ -126,15 +127,7 @@ struct EpochFindings {
 pub struct SentPulse {
     version: u64,
     epoch: (String, String),
-    history: String,
-    evicted: u64,
-    evicts: bool,
-    gap: Gap,
-    why: String,
-    cold: String,
-    slots: String,
-    claims: Arc<SlotOwnership>,
-    clock: Option<(u64, Instant)>,
+    found: EpochFindings,
 }
 
 impl Watch {
@@ -150,7 +143,6 @@ impl Watch {
                 start: EarlierStarts::Unknown,
                 epoch: None,
                 seen: false,
-                history: String::new(),
                 pulse: 0,
                 last_pulse: None,
                 is_valid: false,
@@ -210,15 +202,7 @@ impl Watch {
         Some(SentPulse {
             version: state.version,
             epoch,
-            history: state.history.clone(),
-            evicted: state.found.evicted,
-            evicts: state.found.evicts,
-            gap: state.found.gap,
-            why: state.found.why.clone(),
-            cold: state.found.cold.clone(),
-            slots: state.found.slots.clone(),
-            claims: Arc::clone(&state.found.claims),
-            clock: state.found.clock,
+            found: state.found.clone(),
         })
     }
 
@@ -274,6 +258,7 @@ impl Watch {
                 NextStep::Admit { epoch, pulse } => {
                     let field = |name: &str| read.fields.get(name).cloned().unwrap_or_default();
                     let found = EpochFindings {
+                        history: read.memory.history,
                         node: at.primary.shard.name().to_owned(),
                         mapped: mapped.clone(),
                         slots: field("slots"),
@@ -287,7 +272,7 @@ impl Watch {
                         claims: Arc::new(stored.claims),
                         clock: Some((now, Instant::now())),
                     };
-                    self.go(epoch, read.memory.history, pulse, found);
+                    self.go(epoch, pulse, found);
                 }
             }
         }
@@ -339,7 +324,7 @@ impl Watch {
         }
     }
 
-    fn go(&self, epoch: (String, String), history: String, pulse: u64, found: EpochFindings) {
+    fn go(&self, epoch: (String, String), pulse: u64, found: EpochFindings) {
         let mut state = self.state();
         let waited = state.logged_reason.take().is_some();
         let before = std::mem::replace(&mut state.partly, found.gap.until > 0);
@@ -357,7 +342,6 @@ impl Watch {
             _ => {}
         }
         state.epoch = Some(epoch);
-        state.history = history;
         state.pulse = pulse;
         state.found = found;
         state.is_valid = true;

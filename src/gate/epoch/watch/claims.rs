@@ -19,7 +19,7 @@ impl Watch {
     /// # Errors
     /// [`GateError::Cold`] if it does not yet.
     pub fn speaks_for(&self, sent: &SentPulse, slot: u16) -> Result<(), GateError> {
-        let (wait, why) = match (sent.claims.from(slot), sent.now()) {
+        let (wait, why) = match (sent.found.claims.from(slot), sent.now()) {
             (Some(0), _) => return Ok(()),
             (Some(from), Some(now)) if from <= now => return Ok(()),
             (Some(from), now) => {
@@ -49,13 +49,13 @@ impl Watch {
         memory: &str,
     ) -> Option<Vec<HandedClaims>> {
         let sent = self.sent(None)?;
-        let given = sent.claims.slots().both(slots);
+        let found = &sent.found;
+        let given = found.claims.slots().both(slots);
         if given.is_empty() {
             return None;
         }
-        let mut rest = SlotOwnership::clone(&sent.claims);
-        rest.keep(&sent.claims.slots().without(&given));
-        let found = self.state().found.clone();
+        let mut rest = SlotOwnership::clone(&found.claims);
+        rest.keep(&found.claims.slots().without(&given));
         let mut pipeline = Pipeline::with_capacity(4);
         let by = link.scripts();
         let pulse = self.pulse(&sent, (PulseKind::Proof, by));
@@ -84,7 +84,13 @@ impl Watch {
             state.found.claims = Arc::new(rest);
         }
         let sure = found.sure.filter(|_| sent.epoch.1 == memory);
-        Some(HandedClaims::of(&sent.claims, &given, sent.gap, now, sure))
+        Some(HandedClaims::of(
+            &found.claims,
+            &given,
+            found.gap,
+            now,
+            sure,
+        ))
     }
 
     /// Drops claims that `others` have by now.
@@ -97,7 +103,7 @@ impl Watch {
     /// Returns the claimed slots, or none if the epoch is not sound.
     pub fn claimed(&self) -> Slots {
         self.sent(None)
-            .map(|sent| sent.claims.slots())
+            .map(|sent| sent.found.claims.slots())
             .unwrap_or_default()
     }
 }

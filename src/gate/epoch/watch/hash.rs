@@ -156,15 +156,14 @@ fn unchanged<'a>(
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
     use std::time::Duration;
 
     use fake_redis::FakeRedis;
 
-    use super::super::SentPulse;
     use super::super::pulse::PulseKind;
+    use super::super::{EpochFindings, SentPulse};
     use super::*;
-    use crate::epoch::{EpochFields, Gap};
+    use crate::epoch::EpochFields;
     use config::ScriptCommand::EvalSha;
 
     /// A worker, and an epoch that it knows.
@@ -175,18 +174,14 @@ mod tests {
     }
 
     fn sent() -> SentPulse {
+        let found = EpochFindings {
+            history: "h0".to_owned(),
+            ..EpochFindings::default()
+        };
         SentPulse {
             version: 0,
             epoch: ("i".to_owned(), "r".to_owned()),
-            history: "h0".to_owned(),
-            evicted: 0,
-            evicts: false,
-            gap: Gap::default(),
-            why: String::new(),
-            cold: String::new(),
-            slots: String::new(),
-            claims: Arc::default(),
-            clock: None,
+            found,
         }
     }
 

@@ -36,7 +36,7 @@ impl SentPulse {
     /// Returns the clock by which the epoch's times were measured, in milliseconds: Redis's clock
     /// as if it was never stepped back.
     pub(super) fn now(&self) -> Option<u64> {
-        self.clock.map(now_ms)
+        self.found.clock.map(now_ms)
     }
 }
 
@@ -76,7 +76,7 @@ impl Watch {
             .arg(&self.key)
             .arg(&sent.epoch.0)
             .arg(&sent.epoch.1)
-            .arg(&sent.history)
+            .arg(&sent.found.history)
             .arg(self.field())
             .arg(silent)
             .arg(if kind == PulseKind::Heartbeat {
@@ -84,16 +84,16 @@ impl Watch {
             } else {
                 0
             })
-            .arg(&sent.slots);
+            .arg(&sent.found.slots);
         // Checking Redis's count of evictions takes a sixth of a decision's time, so a batch checks
         // it only if evictions are possible. Proofs and heartbeats always do, and so notice a
         // changed eviction policy.
-        if sent.evicts || kind != PulseKind::Batch {
-            command.arg(sent.evicted);
+        if sent.found.evicts || kind != PulseKind::Batch {
+            command.arg(sent.found.evicted);
         } else {
             command.arg("");
         }
-        command.arg(&sent.cold);
+        command.arg(&sent.found.cold);
         command
     }
 
@@ -129,14 +129,14 @@ impl Watch {
     /// # Errors
     /// [`GateError::Cold`] if it is not yet.
     pub fn opens(&self, sent: &SentPulse, span_ms: u64) -> Result<(), GateError> {
-        let at = sent.gap.opens_at(span_ms);
+        let at = sent.found.gap.opens_at(span_ms);
         let now = sent.now();
         if at == 0 || now.is_some_and(|now| at <= now) {
             return Ok(());
         }
         Err(GateError::Cold {
             wait: Duration::from_millis(at.saturating_sub(now.unwrap_or(0))),
-            why: sent.why.clone(),
+            why: sent.found.why.clone(),
         })
     }
 
@@ -180,7 +180,7 @@ mod tests {
         let watch = Watch::new("p:%epoch".to_owned(), Duration::from_secs(1), false);
         assert!(watch.sent(None).is_none(), "nothing is known yet");
         let epoch = ("id".to_owned(), "run".to_owned());
-        watch.go(epoch, "history".to_owned(), 0, EpochFindings::default());
+        watch.go(epoch, 0, EpochFindings::default());
         let sent = watch.sent(None).expect("it is sound");
         (watch, sent)
     }
@@ -196,15 +196,10 @@ mod tests {
             gap,
             ..EpochFindings::default()
         };
-        watch.go(
-            ("id".to_owned(), "run".to_owned()),
-            "history".to_owned(),
-            0,
-            found,
-        );
+        watch.go(("id".to_owned(), "run".to_owned()), 0, found);
         let mut sent = watch.sent(None).expect("it is sound");
         let mut wait = |span_ms, now_ms: u64| {
-            sent.clock = Some((now_ms, Instant::now()));
+            sent.found.clock = Some((now_ms, Instant::now()));
             match watch.opens(&sent, span_ms) {
                 Ok(()) => 0,
                 Err(GateError::Cold { wait, .. }) => wait.as_millis(),
@@ -232,7 +227,7 @@ mod tests {
         // The late answer does not count after admissions reopen either: the decisions before it
         // may be lost.
         let epoch = ("id".to_owned(), "run2".to_owned());
-        watch.go(epoch, "other".to_owned(), 3, EpochFindings::default());
+        watch.go(epoch, 3, EpochFindings::default());
         assert!(watch.beaten(&sent, &late).is_err());
         assert_eq!(watch.known().pulse, 3);
         let sent = watch
