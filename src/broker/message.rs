@@ -132,7 +132,8 @@ impl Message {
     #[must_use]
     pub fn for_republish(mut self) -> Self {
         let priority = *self.properties.priority();
-        self.properties = self.moved(priority, &BROKER_HEADERS, Headers::new());
+        let headers = self.edited(|name| BROKER_HEADERS.contains(&name), []);
+        self.properties = self.moved(priority, headers);
         self
     }
 
@@ -143,14 +144,14 @@ impl Message {
     pub fn with_our_headers(mut self, headers: Headers) -> Self {
         let is_kept = headers.iter().any(|(name, _)| *name == headers::PRIORITY);
         let priority = self.properties.priority().filter(|_| !is_kept);
-        self.properties = self.moved(priority, &OURS_AND_THE_BROKERS, headers);
+        let headers = self.edited(|name| OURS_AND_THE_BROKERS.contains(&name), headers);
+        self.properties = self.moved(priority, headers);
         self
     }
 
-    /// Returns the properties for [`Message::for_republish`], with this priority, without the
-    /// headers `remove`, and with `set`. Copies each property once, because every job that waits is
-    /// moved.
-    fn moved(&self, priority: Option<u8>, remove: &[&str], set: Headers) -> BasicProperties {
+    /// Returns the properties for [`Message::for_republish`] with this priority and these headers.
+    /// Copies each property once, because every job that waits is moved.
+    fn moved(&self, priority: Option<u8>, headers: Option<FieldTable>) -> BasicProperties {
         let old = &self.properties;
         let mut new = BasicProperties::default().with_delivery_mode(PERSISTENT);
         macro_rules! keep {
@@ -174,17 +175,28 @@ impl Message {
         if let Some(priority) = priority {
             new = new.with_priority(priority);
         }
-        let present = old.headers().as_ref().map(FieldTable::inner);
-        if present.is_none() && set.is_empty() {
-            return new;
+        if let Some(headers) = headers {
+            new = new.with_headers(headers);
         }
-        let remains = |(name, _): &(&ShortString, &AMQPValue)| !remove.contains(&name.as_str());
-        let remaining = present.into_iter().flatten().filter(remains);
-        let remaining = remaining.map(|(name, value)| (name.clone(), value.clone()));
+        new
+    }
+
+    /// Returns the headers for which `is_removed` is false, and then `set`, or `None` if there are
+    /// no headers before and after.
+    fn edited<'a>(
+        &self,
+        is_removed: impl Fn(&str) -> bool,
+        set: impl IntoIterator<Item = (&'a str, HeaderValue)>,
+    ) -> Option<FieldTable> {
+        let old = self.properties.headers().as_ref();
+        let remaining = (old.into_iter().flat_map(FieldTable::inner))
+            .filter(|(name, _)| !is_removed(name.as_str()))
+            .map(|(name, value)| (name.clone(), value.clone()));
+        // AMQP limits names to 255 bytes; ours are shorter.
         let ours = |(name, value)| Some((ShortString::try_new(name).ok()?, amqp_value(value)));
         // The last of two headers with the same name wins.
         let headers: BTreeMap<_, _> = remaining.chain(set.into_iter().filter_map(ours)).collect();
-        new.with_headers(FieldTable::from(headers))
+        (old.is_some() || !headers.is_empty()).then(|| headers.into())
     }
 
     /// Prepares the message for workers of another system: as its publisher made it, but persistent
@@ -194,58 +206,33 @@ impl Message {
     pub fn for_workers(&self, set: &[(&str, HeaderValue)]) -> Self {
         let expiration = self.expiration().filter(|text| text.parse::<u32>().is_ok());
         let expiration = expiration.and_then(|text| ShortString::try_new(text).ok());
-        let mut message = self.clone();
-        let priority = message.take_priority();
-        let mut properties = std::mem::take(&mut message.properties);
-        if let Some(priority) = priority {
-            properties = properties.with_priority(priority);
-        }
+        let headers = self.edited(headers::is_reserved, set.iter().cloned());
+        let mut properties = self.moved(*self.properties.priority(), headers);
         if let Some(expiration) = expiration {
             properties = properties.with_expiration(expiration);
         }
-        if let Some(headers) = properties.headers() {
-            let mut table = headers.inner().clone();
-            table.retain(|name, _| !headers::is_reserved(name.as_str()));
-            properties = properties.with_headers(table.into());
+        Self {
+            properties,
+            routing_key: self.routing_key.clone(),
+            body: self.body.clone(),
         }
-        message.properties = properties;
-        message.with_headers(set, &[])
     }
 
     /// Takes the priority out of the message. Otherwise does the same as
     /// [`Message::for_republish`], but keeps all headers.
     pub fn take_priority(&mut self) -> Option<u8> {
         let priority = *self.properties.priority();
-        self.properties = self.moved(None, &[], Headers::new());
+        self.properties = self.moved(None, self.properties.headers().clone());
         priority
     }
 
     /// Returns the message without the headers `remove`, and then with the headers `set`.
-    ///
-    /// Ignores names longer than AMQP's 255 bytes: ours are short.
     #[must_use]
     pub fn with_headers(mut self, set: &[(&str, HeaderValue)], remove: &[&str]) -> Self {
-        let old = self.properties.headers();
-        let present = |name: &&str| {
-            old.as_ref()
-                .is_some_and(|headers| headers.contains_key(name))
-        };
-        if set.is_empty() && !remove.iter().any(present) {
-            return self;
+        let set = set.iter().cloned();
+        if let Some(headers) = self.edited(|name| remove.contains(&name), set) {
+            self.properties = self.properties.with_headers(headers);
         }
-        let mut headers: BTreeMap<ShortString, AMQPValue> = old
-            .as_ref()
-            .map(|headers| headers.inner().clone())
-            .unwrap_or_default();
-        for name in remove {
-            headers.remove(*name);
-        }
-        for (name, value) in set {
-            if let Ok(name) = ShortString::try_new(*name) {
-                headers.insert(name, amqp_value(value.clone()));
-            }
-        }
-        self.properties = self.properties.with_headers(FieldTable::from(headers));
         self
     }
 
