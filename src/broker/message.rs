@@ -22,7 +22,7 @@ const PERSISTENT: u8 = 2;
 
 /// An AMQP message's body and properties. `lapin`'s plain data types keep every header a publisher
 /// set.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct Message {
     /// The routing key it was delivered with; in a worker's memory, the one it was first published
     /// with.

@@ -8,6 +8,7 @@
 
 use std::collections::{HashSet, VecDeque};
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use futures_util::FutureExt;
@@ -23,44 +24,50 @@ use crate::{BrokerError, ExternalMessage, Message, Outgoing, PublishError};
 /// The outcome of a message.
 pub(super) type Answer = Result<(), PublishError>;
 
-/// A message that can be published.
-pub(super) trait Publishing: Send + Sync + 'static {
-    fn exchange(&self) -> &str {
-        ""
+/// A message to publish.
+#[derive(Debug, Clone)]
+pub(super) struct Publish {
+    /// The exchange of a message to an external target, or `None` for one of the worker's own
+    /// queues.
+    exchange: Option<Arc<str>>,
+    pub key: Arc<str>,
+    message: Message,
+}
+
+impl From<Outgoing> for Publish {
+    fn from(outgoing: Outgoing) -> Self {
+        Self {
+            exchange: None,
+            key: outgoing.queue,
+            message: outgoing.message,
+        }
     }
-    fn key(&self) -> &str;
-    fn message(&self) -> &Message;
+}
+
+impl From<ExternalMessage> for Publish {
+    fn from(outgoing: ExternalMessage) -> Self {
+        Self {
+            exchange: Some(outgoing.exchange),
+            key: outgoing.routing_key,
+            message: outgoing.message,
+        }
+    }
+}
+
+impl Publish {
+    fn exchange(&self) -> &str {
+        self.exchange.as_deref().unwrap_or_default()
+    }
+
     /// Returns the size of the body.
-    fn bytes(&self) -> usize {
-        self.message().body.len()
+    pub fn bytes(&self) -> usize {
+        self.message.body.len()
     }
+
     /// Returns true if the target is a client's direct reply-to, which is not a queue.
-    fn is_direct(&self) -> bool {
-        false
-    }
-}
-
-impl Publishing for Outgoing {
-    fn key(&self) -> &str {
-        &self.queue
-    }
-    fn message(&self) -> &Message {
-        &self.message
-    }
-}
-
-impl Publishing for ExternalMessage {
-    fn exchange(&self) -> &str {
-        &self.exchange
-    }
-    fn key(&self) -> &str {
-        &self.routing_key
-    }
-    fn message(&self) -> &Message {
-        &self.message
-    }
-    fn is_direct(&self) -> bool {
-        Self::is_direct_target(&self.exchange, &self.routing_key)
+    pub fn is_direct(&self) -> bool {
+        let exchange = self.exchange.as_deref();
+        exchange.is_some_and(|exchange| ExternalMessage::is_direct_target(exchange, &self.key))
     }
 }
 
@@ -98,8 +105,9 @@ impl ConfirmChannel {
     /// Publishes `batch` and waits for all of its confirms. The caller bounds the time. If the channel
     /// is closed after some confirms, the outcome of the other messages is unknown. On an error the
     /// channel is gone, and the outcome of every message of the batch is unknown.
-    pub async fn publish<M: Publishing>(&mut self, batch: &[M]) -> lapin::Result<Vec<Answer>> {
-        let mut batch_sent = self.send_all(batch).await;
+    pub async fn publish(&mut self, batch: &[Outgoing]) -> lapin::Result<Vec<Answer>> {
+        let batch: Vec<_> = batch.iter().cloned().map(Publish::from).collect();
+        let mut batch_sent = self.send_all(&batch).await;
         let ended = batch_sent.confirmed().await;
         let mut answers = batch_sent.answers();
         answers.resize(batch.len(), None);
@@ -115,14 +123,14 @@ impl ConfirmChannel {
     }
 
     /// Writes `batch` to the connection.
-    pub async fn send_all<M: Publishing>(&mut self, batch: &[M]) -> SentBatch {
+    pub async fn send_all(&mut self, batch: &[Publish]) -> SentBatch {
         let sends: Vec<_> = batch.iter().map(|outgoing| self.send(outgoing)).collect();
         let mut batch_sent = SentBatch::default();
         for (number, (send, outgoing)) in sends.into_iter().zip(batch).enumerate() {
-            let id = outgoing.message().properties.message_id().clone();
+            let id = outgoing.message.properties.message_id().clone();
             batch_sent
                 .names
-                .push(short(outgoing.key()).map(|key| (key, id)));
+                .push(short(&outgoing.key).map(|key| (key, id)));
             batch_sent.answers.push(None);
             match send {
                 Some(send) => match send.written().await {
@@ -146,13 +154,13 @@ impl ConfirmChannel {
 
     /// Hands a message to the connection at once, so that messages go out in the order of the
     /// calls. Returns `None` if no exchange or queue can have this name.
-    fn send<'a, M: Publishing>(&'a self, outgoing: &'a M) -> Option<PendingWrite<'a>> {
-        let (exchange, key) = (short(outgoing.exchange())?, short(outgoing.key())?);
+    fn send<'a>(&'a self, outgoing: &'a Publish) -> Option<PendingWrite<'a>> {
+        let (exchange, key) = (short(outgoing.exchange())?, short(&outgoing.key)?);
         let options = BasicPublishOptions {
             mandatory: !outgoing.is_direct(),
             immediate: false,
         };
-        let message = outgoing.message();
+        let message = &outgoing.message;
         let properties = as_sent(message.properties.clone());
         let mut sending =
             Box::pin(

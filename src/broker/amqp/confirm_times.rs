@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use lapin::BasicProperties;
 use lapin::options::QueueDeleteOptions;
 use lapin::types::ShortString;
 use tokio::time::timeout;
@@ -110,11 +109,7 @@ async fn published(link: &AmqpLink, name: &Arc<str>) -> Result<Confirms, BrokerE
     let mut publisher = ConfirmChannel::open(link).await?;
     let batch = [Outgoing {
         queue: Arc::clone(name),
-        message: Message {
-            routing_key: String::new(),
-            properties: BasicProperties::default(),
-            body: "".into(),
-        },
+        message: Message::default(),
     }];
     let mut took = Vec::with_capacity(MESSAGES);
     while took.len() < MESSAGES {

@@ -8,7 +8,6 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::attempts::Attempts;
-use super::confirm_channel::Publishing;
 use super::lane::{LaneEnd, OnlyLane};
 use super::nodes::{NodeRotation, Nodes};
 use super::publish::PublishRequests;
@@ -16,10 +15,10 @@ use crate::BrokerError;
 
 /// Connects when there is something to publish, and again whenever the connection ends, until
 /// `closed`.
-pub(super) async fn supervise<M: Publishing>(
+pub(super) async fn supervise(
     (name, nodes): (&'static str, &Nodes),
     closed: &CancellationToken,
-    requests: Arc<PublishRequests<M>>,
+    requests: Arc<PublishRequests>,
 ) {
     let (mut attempts, mut turns) = (Attempts::new(name), nodes.turns());
     loop {
@@ -48,12 +47,12 @@ pub(super) async fn supervise<M: Publishing>(
 }
 
 /// Runs one session and sets `up` once it is connected. Returns `None` if the broker was closed.
-async fn run<M: Publishing>(
+async fn run(
     name: &'static str,
     turns: &mut NodeRotation<'_>,
     up: &mut Option<Instant>,
     closed: &CancellationToken,
-    requests: &Arc<PublishRequests<M>>,
+    requests: &Arc<PublishRequests>,
 ) -> Result<Option<LaneEnd>, BrokerError> {
     let link = tokio::select! {
         () = closed.cancelled() => return Ok(None),

@@ -22,14 +22,13 @@ use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::attempts::Attempts;
-use super::confirm_channel::Publishing;
 use super::connection::AmqpLink;
 use super::inventory::{depth, not_found};
 use super::lane::{LaneEnd, OnlyLane};
 use super::nodes::{NodeRotation, Nodes};
 use super::publish::{PublishRequests, Publisher};
 use crate::forwarding::{ExpectedEnd, Forwarding, PendingEnds};
-use crate::{BrokerError, ExternalMessage, Message, PublishError};
+use crate::{BrokerError, ExternalMessage, PublishError};
 use runtime::tasks::WatchedTask;
 
 /// The connection's name in logs and in RabbitMQ's tools.
@@ -47,26 +46,10 @@ const LOG_INTERVAL: Duration = Duration::from_secs(60);
 /// Timeout for a clean close.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A job for workers of another system. Unlike a result, it must reach a queue.
-#[derive(Debug)]
-struct Handover(ExternalMessage);
-
-impl Publishing for Handover {
-    fn exchange(&self) -> &str {
-        &self.0.exchange
-    }
-    fn key(&self) -> &str {
-        &self.0.routing_key
-    }
-    fn message(&self) -> &Message {
-        &self.0.message
-    }
-}
-
 /// Publishes jobs and receives their ends.
 #[derive(Debug)]
 pub struct Forwarder {
-    publisher: Publisher<Handover>,
+    publisher: Publisher,
     state: Arc<ForwarderState>,
     supervisor: WatchedTask,
 }
@@ -139,7 +122,7 @@ impl Forwarding for Forwarder {
     }
 
     async fn publish(&self, outgoing: ExternalMessage) -> Result<(), PublishError> {
-        let mut answers = self.publisher.publish(vec![Handover(outgoing)]).await;
+        let mut answers = self.publisher.publish(vec![outgoing.into()]).await;
         answers.pop().unwrap_or(Err(PublishError::Nacked))
     }
 }
@@ -151,7 +134,7 @@ impl Drop for Forwarder {
 }
 
 /// Keeps a session up until the forwarder is closed.
-async fn supervise(state: Arc<ForwarderState>, requests: Arc<PublishRequests<Handover>>) {
+async fn supervise(state: Arc<ForwarderState>, requests: Arc<PublishRequests>) {
     let (mut attempts, mut turns) = (Attempts::new(NAME), state.nodes.turns());
     loop {
         let mut up = None;
@@ -179,7 +162,7 @@ async fn run(
     state: &Arc<ForwarderState>,
     turns: &mut NodeRotation<'_>,
     up: &mut Option<Instant>,
-    requests: &Arc<PublishRequests<Handover>>,
+    requests: &Arc<PublishRequests>,
 ) -> Result<Option<LaneEnd>, BrokerError> {
     let open = async {
         let link = Arc::new(turns.open(NAME).await?);

@@ -14,7 +14,7 @@ use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{Instant, timeout};
 
 use super::BrokerState;
-use super::confirm_channel::{Answer, ConfirmChannel, Publishing, SentBatch, down};
+use super::confirm_channel::{Answer, ConfirmChannel, SentBatch, down};
 use super::connection::AmqpLink;
 use super::publish::{Batch, PublishRequests};
 use crate::{BrokerError, PublishError};
@@ -65,9 +65,9 @@ fn is_message_to_blame(code: Option<u16>, to_ours: bool) -> bool {
 }
 
 /// A lane: its connection and the requests it publishes.
-pub(super) struct Lane<M> {
+pub(super) struct Lane {
     pub link: Arc<AmqpLink>,
-    pub requests: Arc<PublishRequests<M>>,
+    pub requests: Arc<PublishRequests>,
     /// Notified if one of the worker's own queues is missing. `None` if the lane publishes to
     /// external targets.
     pub shared: Option<Arc<BrokerState>>,
@@ -76,7 +76,7 @@ pub(super) struct Lane<M> {
     pub is_alone: bool,
 }
 
-impl<M: Publishing> Lane<M> {
+impl Lane {
     /// Publishes requests until the connection ends.
     pub async fn run(self) -> LaneEnd {
         match self.serve().await {
@@ -172,7 +172,7 @@ impl<M: Publishing> Lane<M> {
     async fn send(
         &self,
         channel: &mut ConfirmChannel,
-        batch: &mut Batch<M>,
+        batch: &mut Batch,
     ) -> Result<SentBatch, BrokerError> {
         // The write goes on after an alarm. A new connection would be blocked, too.
         let sending = channel.send_all(&batch.messages);
@@ -199,7 +199,7 @@ impl<M: Publishing> Lane<M> {
     /// Handles a batch whose channel was closed. If a message is to blame and is the only one,
     /// reports it as refused. If there are several, queues each to be published alone. Returns true
     /// if the batch closed the connection, too.
-    fn blame(&self, mut batch: Batch<M>, error: &lapin::Error) -> bool {
+    fn blame(&self, mut batch: Batch, error: &lapin::Error) -> bool {
         let (code, is_up) = (BrokerError::reply_code(error), !error.is_amqp_hard_error());
         let to_ours = self.shared.is_some();
         let shown = self.link.target.error(error).to_string();
@@ -236,15 +236,15 @@ impl<M: Publishing> Lane<M> {
 }
 
 /// The task of a lane that has a connection to itself.
-pub(super) struct OnlyLane<M> {
+pub(super) struct OnlyLane {
     link: Arc<AmqpLink>,
-    requests: Arc<PublishRequests<M>>,
+    requests: Arc<PublishRequests>,
     publishing: JoinHandle<LaneEnd>,
 }
 
-impl<M: Publishing> OnlyLane<M> {
+impl OnlyLane {
     /// Publishes `requests` over `link` from now on.
-    pub fn start(link: Arc<AmqpLink>, requests: &Arc<PublishRequests<M>>) -> Self {
+    pub fn start(link: Arc<AmqpLink>, requests: &Arc<PublishRequests>) -> Self {
         let lane = Lane {
             link: link.clone(),
             requests: requests.clone(),
@@ -313,12 +313,12 @@ async fn timeout_unless_blocked<T>(
 
 /// Answers confirmed messages and waits for the rest of a batch on its own channel. Returns true if
 /// the channel is closed. An error means that the connection is unusable.
-async fn wait_for_late<M: Publishing>(
+async fn wait_for_late(
     link: Arc<AmqpLink>,
     requests: Arc<PublishRequests>,
     channel: ConfirmChannel,
     mut batch_sent: SentBatch,
-    mut batch: Batch<M>,
+    mut batch: Batch,
 ) -> Result<bool, BrokerError> {
     batch_sent.collect_confirms();
     batch.answer(batch_sent.answers());

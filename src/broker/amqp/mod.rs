@@ -43,7 +43,7 @@ use crate::{
     Broker, BrokerError, BrokerEvent, ExternalMessage, Outgoing, PublishError, QueueBacklog, Tag,
 };
 use ack::Acks;
-use confirm_channel::{Answer, Publishing};
+use confirm_channel::{Answer, Publish};
 use nodes::Nodes;
 use publish::Publisher;
 use rules::delays::{DelayLevels, QueueNames};
@@ -67,10 +67,10 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
 /// which should fail fast, use [`Client`].
 #[derive(Debug)]
 pub struct AmqpBroker {
-    moves: Publisher<Outgoing>,
-    letters: Publisher<Outgoing>,
-    results: Publisher<ExternalMessage>,
-    direct_results: Publisher<ExternalMessage>,
+    moves: Publisher,
+    letters: Publisher,
+    results: Publisher,
+    direct_results: Publisher,
     shared: Arc<BrokerState>,
     supervisors: Vec<WatchedTask>,
 }
@@ -220,14 +220,14 @@ impl AmqpBroker {
 
 impl Broker for AmqpBroker {
     async fn publish(&self, batch: Vec<Outgoing>) -> Vec<Result<(), PublishError>> {
-        let is_letter = |it: &Outgoing| it.queue == self.shared.topology.names.dead;
+        let is_letter = |it: &Publish| it.key == self.shared.topology.names.dead;
         publish_split(batch, is_letter, [&self.letters, &self.moves]).await
     }
 
     async fn publish_results(&self, batch: Vec<ExternalMessage>) -> Vec<Result<(), PublishError>> {
         publish_split(
             batch,
-            ExternalMessage::is_direct,
+            Publish::is_direct,
             [&self.direct_results, &self.results],
         )
         .await
@@ -280,11 +280,12 @@ impl Broker for AmqpBroker {
 
 /// Publishes messages for which `is_first` is true through the first of `publishers`, and at the
 /// same time all others through the second. Returns the answers in the order of `batch`.
-async fn publish_split<M: Publishing>(
-    batch: Vec<M>,
-    is_first: impl Fn(&M) -> bool,
-    publishers: [&Publisher<M>; 2],
+async fn publish_split(
+    batch: Vec<impl Into<Publish>>,
+    is_first: impl Fn(&Publish) -> bool,
+    publishers: [&Publisher; 2],
 ) -> Vec<Answer> {
+    let batch: Vec<Publish> = batch.into_iter().map(Into::into).collect();
     let sides: Vec<bool> = batch.iter().map(&is_first).collect();
     let (first, second) = batch.into_iter().partition(is_first);
     let [one, other] = publishers;

@@ -12,12 +12,12 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
 
 use super::attempts::Attempts;
-use super::confirm_channel::{Answer, Publishing, down};
+use super::confirm_channel::{Answer, Publish, down};
 use super::lane::{Lane, LaneEnd};
 use super::nodes::NodeRotation;
 use super::refused_targets::RefusedTargets;
 use super::{BrokerState, backlog};
-use crate::{BrokerError, Outgoing, PublishError};
+use crate::{BrokerError, PublishError};
 
 /// Number of lanes to delay queues, each with its own channel. Dead letters have a lane of their
 /// own, so that jobs can still move to delay queues if the dead-letter queue stops confirming.
@@ -36,17 +36,17 @@ const NAME: &str = "sluicegate publish";
 
 /// A queued message. If `answer` is dropped, the caller learns that the connection was lost.
 #[derive(Debug)]
-struct PublishRequest<M> {
-    outgoing: M,
+struct PublishRequest {
+    outgoing: Publish,
     answer: oneshot::Sender<Answer>,
 }
 
 /// The receiving end of the queue of requests. It outlives sessions.
-pub(super) struct PublishRequests<M> {
-    waiting: Mutex<mpsc::Receiver<PublishRequest<M>>>,
+pub(super) struct PublishRequests {
+    waiting: Mutex<mpsc::Receiver<PublishRequest>>,
     /// Requests of a batch over which RabbitMQ closed the channel, and those with an isolated
     /// message. Each is published alone.
-    alone: std::sync::Mutex<VecDeque<PublishRequest<M>>>,
+    alone: std::sync::Mutex<VecDeque<PublishRequest>>,
     /// Notified when `alone` has more requests: another lane may hold `waiting` until a message
     /// comes.
     alone_added: Notify,
@@ -62,13 +62,13 @@ pub(super) struct PublishRequests<M> {
 }
 
 /// Messages published together, each with its caller until the caller is answered.
-pub(super) struct Batch<M> {
-    pub messages: Vec<M>,
+pub(super) struct Batch {
+    pub messages: Vec<Publish>,
     callers: Vec<Option<oneshot::Sender<Answer>>>,
 }
 
-impl<M> Batch<M> {
-    fn of(requests: impl IntoIterator<Item = PublishRequest<M>>) -> Self {
+impl Batch {
+    fn of(requests: impl IntoIterator<Item = PublishRequest>) -> Self {
         let (messages, callers) = (requests.into_iter())
             .map(|request| (request.outgoing, Some(request.answer)))
             .unzip();
@@ -97,8 +97,8 @@ impl<M> Batch<M> {
 
 /// Hands messages to the publishing tasks.
 #[derive(Debug)]
-pub(super) struct Publisher<M> {
-    requests: mpsc::Sender<PublishRequest<M>>,
+pub(super) struct Publisher {
+    requests: mpsc::Sender<PublishRequest>,
     wanted: Arc<Notify>,
     blocked: watch::Receiver<bool>,
 }
@@ -131,8 +131,8 @@ impl CallerDeadline {
     }
 }
 
-impl<M: Publishing> Publisher<M> {
-    pub fn new() -> (Self, Arc<PublishRequests<M>>) {
+impl Publisher {
+    pub fn new() -> (Self, Arc<PublishRequests>) {
         let (requests, receiver) = mpsc::channel(QUEUE_CAPACITY);
         let (block, blocked) = watch::channel(false);
         let wanted = Arc::new(Notify::new());
@@ -153,7 +153,7 @@ impl<M: Publishing> Publisher<M> {
         (publisher, Arc::new(queue))
     }
 
-    pub async fn publish(&self, batch: Vec<M>) -> Vec<Answer> {
+    pub async fn publish(&self, batch: Vec<Publish>) -> Vec<Answer> {
         let mut deadline = CallerDeadline {
             until: Instant::now() + PUBLISH_TIMEOUT,
             blocked: self.blocked.clone(),
@@ -182,10 +182,7 @@ impl<M: Publishing> Publisher<M> {
 
 /// Keeps a session up until the broker is closed. `requests` are those for delay queues and other
 /// queues of jobs, and those for dead letters.
-pub(super) async fn supervise(
-    shared: Arc<BrokerState>,
-    requests: [Arc<PublishRequests<Outgoing>>; 2],
-) {
+pub(super) async fn supervise(shared: Arc<BrokerState>, requests: [Arc<PublishRequests>; 2]) {
     let (mut attempts, mut turns) = (Attempts::new(NAME), shared.nodes.turns());
     loop {
         let mut up = None;
@@ -214,7 +211,7 @@ async fn run(
     shared: &Arc<BrokerState>,
     turns: &mut NodeRotation<'_>,
     up: &mut Option<Instant>,
-    [moves, letters]: &[Arc<PublishRequests<Outgoing>>; 2],
+    [moves, letters]: &[Arc<PublishRequests>; 2],
 ) -> Result<(), BrokerError> {
     let link = tokio::select! {
         () = shared.closed.cancelled() => return Ok(()),
@@ -255,8 +252,8 @@ async fn run(
     result
 }
 
-impl<M: Publishing> PublishRequests<M> {
-    fn alone(&self) -> MutexGuard<'_, VecDeque<PublishRequest<M>>> {
+impl PublishRequests {
+    fn alone(&self) -> MutexGuard<'_, VecDeque<PublishRequest>> {
         // A panic can't leave the collection half changed, because each change is one call.
         self.alone.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -267,24 +264,24 @@ impl<M: Publishing> PublishRequests<M> {
 
     /// Refuses messages to the target of `message` for a while, because RabbitMQ closed the
     /// connection over it for `reason`.
-    pub(super) fn refuse(&self, message: &M, reason: &str) {
-        self.refused().refuse(Instant::now(), message.key(), reason);
+    pub(super) fn refuse(&self, message: &Publish, reason: &str) {
+        self.refused().refuse(Instant::now(), &message.key, reason);
     }
 
     /// Publishes bodies of the size of `message`, and larger ones, alone from now on, because
     /// RabbitMQ closed a channel over it.
-    pub(super) fn isolate(&self, message: &M) {
+    pub(super) fn isolate(&self, message: &Publish) {
         self.refused_bytes
             .fetch_min(message.bytes(), Ordering::Relaxed);
     }
 
-    fn is_isolated(&self, message: &M) -> bool {
+    fn is_isolated(&self, message: &Publish) -> bool {
         message.bytes() >= self.refused_bytes.load(Ordering::Relaxed)
     }
 
     /// Records that RabbitMQ closed no channel over `batch`: if it has an isolated message, its size
     /// is no longer at fault.
-    pub(super) fn accepted(&self, batch: &Batch<M>) {
+    pub(super) fn accepted(&self, batch: &Batch) {
         if batch.messages.iter().any(|it| self.is_isolated(it)) {
             self.refused_bytes.store(usize::MAX, Ordering::Relaxed);
         }
@@ -292,8 +289,8 @@ impl<M: Publishing> PublishRequests<M> {
 
     /// Returns `request` if it is to be published: its caller waits, and its target is not refused.
     /// A caller that gave up publishes again, so the old message would be a duplicate.
-    fn wanted_request(&self, request: PublishRequest<M>) -> Option<PublishRequest<M>> {
-        let key = Some(request.outgoing.key()).filter(|_| request.outgoing.is_direct());
+    fn wanted_request(&self, request: PublishRequest) -> Option<PublishRequest> {
+        let key = Some(&*request.outgoing.key).filter(|_| request.outgoing.is_direct());
         let reason = key.and_then(|key| {
             let refused = self.refused();
             refused.reason(Instant::now(), key).map(str::to_owned)
@@ -309,7 +306,7 @@ impl<M: Publishing> PublishRequests<M> {
     }
 
     /// Queues each unanswered message of `batch` to be published alone.
-    pub(super) fn publish_alone(&self, batch: Batch<M>) {
+    pub(super) fn publish_alone(&self, batch: Batch) {
         let all = batch.messages.into_iter().zip(batch.callers);
         let left = all.filter_map(|(outgoing, caller)| {
             Some(PublishRequest {
@@ -330,7 +327,7 @@ impl<M: Publishing> PublishRequests<M> {
 
     /// Returns the next batch, which has at least one message, or `None` if the requests are
     /// closed. The publishing tasks take turns.
-    pub(super) async fn next_batch(&self) -> Option<Batch<M>> {
+    pub(super) async fn next_batch(&self) -> Option<Batch> {
         let mut receiver = self.waiting.lock().await;
         loop {
             while let Some(request) = { self.alone().pop_front() } {
@@ -388,17 +385,15 @@ impl<M: Publishing> PublishRequests<M> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Message;
+    use crate::{Message, Outgoing};
 
-    fn outgoing(body: &'static str) -> Outgoing {
-        Outgoing {
-            queue: "jobs.delay".into(),
-            message: Message {
-                body: body.into(),
-                properties: lapin::BasicProperties::default(),
-                routing_key: String::new(),
-            },
-        }
+    fn outgoing(body: &'static str) -> Publish {
+        let message = Message {
+            body: body.into(),
+            ..Message::default()
+        };
+        let queue = "jobs.delay".into();
+        Outgoing { queue, message }.into()
     }
 
     /// RabbitMQ closed the channel of one lane while the other waited for a message.

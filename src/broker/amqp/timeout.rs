@@ -6,14 +6,13 @@
 use std::time::Duration;
 
 use futures_util::StreamExt;
-use lapin::options::{
-    BasicConsumeOptions, BasicPublishOptions, ConfirmSelectOptions, QueueDeclareOptions,
-};
+use lapin::options::{BasicConsumeOptions, QueueDeclareOptions};
 use lapin::types::FieldTable;
-use lapin::{BasicProperties, Channel, Consumer};
+use lapin::{Channel, Consumer};
 
+use super::confirm_channel::ConfirmChannel;
 use super::connection::AmqpLink;
-use crate::BrokerError;
+use crate::{BrokerError, Message, Outgoing};
 
 /// The connection's name in logs and in RabbitMQ's tools.
 const NAME: &str = "sluicegate timeout";
@@ -59,19 +58,11 @@ async fn held(link: &AmqpLink, queue: &str) -> Result<(Channel, Consumer), Broke
 }
 
 async fn publish(link: &AmqpLink, queue: &str) -> Result<(), BrokerError> {
-    let channel = link.channel().await?;
-    let selecting = channel.confirm_select(ConfirmSelectOptions::default());
-    link.target.rpc("confirm.select", selecting).await?;
-    let publishing = async {
-        let options = BasicPublishOptions::default();
-        let sent = channel.basic_publish(
-            "".into(),
-            queue.into(),
-            options,
-            b"",
-            BasicProperties::default(),
-        );
-        sent.await?.await
-    };
-    link.target.rpc("basic.publish", publishing).await.map(drop)
+    let mut channel = ConfirmChannel::open(link).await?;
+    let batch = [Outgoing {
+        queue: queue.into(),
+        message: Message::default(),
+    }];
+    let publishing = channel.publish(&batch);
+    (link.target.rpc("basic.publish", publishing).await).map(drop)
 }
