@@ -7,6 +7,7 @@ use futures_util::future::join_all;
 
 use crate::GateError;
 use crate::redis::RedisGate;
+use crate::reply::{number, text};
 use rules::steering::{Instruction, MAX_INSTRUCTIONS, Steering};
 
 /// How long after its last look a worker counts as alive, in milliseconds. A worker that was silent
@@ -340,17 +341,6 @@ fn decode(reply: &Value) -> Option<BoardSnapshot> {
     });
     looked.workers = workers.collect::<Option<_>>()?;
     Some(looked)
-}
-
-fn number(value: &Value) -> Option<u64> {
-    match value {
-        Value::Int(number) => u64::try_from(*number).ok(),
-        _ => None,
-    }
-}
-
-fn text(value: &Value) -> Option<String> {
-    ::redis::from_redis_value_ref(value).ok()
 }
 
 fn broken() -> GateError {

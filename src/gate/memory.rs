@@ -158,11 +158,6 @@ impl<C: Fn() -> u64 + Send + Sync + 'static> MemoryGate<C> {
         result
     }
 
-    /// Runs `change` on the tenant's own partition.
-    fn with_tenant<T>(&self, tenant: &Tenant, change: impl FnOnce(&mut State, u64) -> T) -> T {
-        self.with_partition(Partition::Tenant(tenant.clone()), change)
-    }
-
     fn with_partition<T>(
         &self,
         partition: Partition,
@@ -270,7 +265,8 @@ impl<C: Fn() -> u64 + Send + Sync + 'static> Gate for MemoryGate<C> {
 
     async fn advertised(&self, batch: &[(Tenant, Quotas)]) -> Result<(), GateError> {
         for (tenant, quotas) in batch {
-            self.with_tenant(tenant, |state, now| state.advertised(now, *quotas));
+            let own = Partition::Tenant(tenant.clone());
+            self.with_partition(own, |state, now| state.advertised(now, *quotas));
         }
         Ok(())
     }

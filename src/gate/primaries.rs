@@ -137,6 +137,14 @@ impl Primary {
         self.slot == slots.highest()
     }
 
+    /// Returns the error while the primary's slots are unknown.
+    pub fn moving(&self) -> GateError {
+        GateError::Unreachable(format!(
+            "{}: its slots are unknown, since they are moving",
+            self.shard.name()
+        ))
+    }
+
     /// Returns true if the primary has the slot of `key`.
     pub fn has(&self, key: &str) -> bool {
         self.slot.is_none() || self.shard.slots.contains(slot_of(key))

@@ -430,11 +430,17 @@ pub fn changed(reply: &Value) -> Result<u64, GateError> {
     number(reply).ok_or_else(|| unreadable("change"))
 }
 
-fn number(value: &Value) -> Option<u64> {
+/// Parses a number that is not negative.
+pub fn number(value: &Value) -> Option<u64> {
     match value {
         Value::Int(number) => u64::try_from(*number).ok(),
         _ => None,
     }
+}
+
+/// Parses a text.
+pub fn text(value: &Value) -> Option<String> {
+    ::redis::from_redis_value_ref(value).ok()
 }
 
 fn unreadable(script: &str) -> GateError {

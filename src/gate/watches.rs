@@ -162,8 +162,7 @@ impl Watches {
     ) -> Result<(Arc<Watch>, SentPulse), GateError> {
         let mut all = primaries.iter().zip(self.over(primaries));
         let Some((_, watch)) = all.find(|(known, _)| known.epoch == primary.epoch) else {
-            let why = format!("{}: its slots are moving", primary.shard.name());
-            return Err(GateError::Unreachable(why));
+            return Err(primary.moving());
         };
         let others = self.others(primaries, primary);
         let at = at((link, finder), primary, &others);
@@ -379,10 +378,7 @@ async fn retire(
         link.on(&primary.shard, &pipeline).await?;
         return Ok(());
     }
-    Err(GateError::Unreachable(format!(
-        "{}: its slots are moving",
-        primary.shard.name()
-    )))
+    Err(primary.moving())
 }
 
 #[cfg(test)]

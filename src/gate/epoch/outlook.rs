@@ -62,8 +62,7 @@ pub fn outlook(
         ..WorkerKnowledge::default()
     };
     for _ in 0..STEPS {
-        let fields = hash.iter().map(|(name, value)| (&**name, &**value));
-        let stored = EpochFields::parse(fields);
+        let stored = EpochFields::parse(&hash);
         if stored.id.is_empty() {
             return Outlook::Unknown;
         }

@@ -85,7 +85,8 @@ pub fn policy(info: &str) -> Option<&str> {
     field(info, "maxmemory_policy")
 }
 
-fn field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
+/// Returns a field of the reply of `INFO`.
+pub fn field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
     let mut values = (info.lines()).filter_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
     values.next().map(str::trim)
 }

@@ -57,9 +57,10 @@ pub struct EpochFields {
 
 impl EpochFields {
     /// Parses the fields of the hash. Unreadable values count as missing, which is the safe choice.
-    pub fn parse<'a>(fields: impl IntoIterator<Item = (&'a str, &'a str)>) -> Self {
+    pub fn parse(fields: impl IntoIterator<Item = (impl AsRef<str>, impl AsRef<str>)>) -> Self {
         let mut stored = Self::default();
         for (name, value) in fields {
+            let (name, value) = (name.as_ref(), value.as_ref());
             match name {
                 "id" => value.clone_into(&mut stored.id),
                 "run" => value.clone_into(&mut stored.run),

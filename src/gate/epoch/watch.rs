@@ -225,16 +225,13 @@ impl Watch {
             let read = self.read(at).await?;
             self.log_policy(read.policy.as_deref());
             let now = read.now;
-            let stored =
-                EpochFields::parse(read.fields.iter().map(|(n, v)| (n.as_str(), v.as_str())));
+            let stored = EpochFields::parse(&read.fields);
             self.state().seen |= !stored.id.is_empty();
             let mut known = self.known();
             if let Some((owned, whole_ms)) = read.owned {
                 if !at.primary.keeps_epoch_of(&owned) {
                     at.link.doubt();
-                    let name = at.primary.shard.name();
-                    let why = format!("{name}: its slots are unknown, since they are moving");
-                    return Err(GateError::Unreachable(why));
+                    return Err(at.primary.moving());
                 }
                 let memory = read.memory.text();
                 // Asks other primaries to hand slots over only if the slots can be claimed soon.

@@ -19,6 +19,7 @@ use crate::fleet::{
 use crate::instructions;
 use crate::primaries::Primary;
 use crate::redis::RedisGate;
+use crate::reply;
 use rules::policy::Policy;
 use rules::steering::Steering;
 
@@ -481,8 +482,7 @@ fn head(reply: &Value) -> Option<(u64, String, &[Value])> {
     let [_, now, word, rest @ ..] = values.as_slice() else {
         return None;
     };
-    let Value::Int(now) = now else { return None };
-    Some((u64::try_from(*now).ok()?, text_of(word)?, rest))
+    Some((reply::number(now)?, reply::text(word)?, rest))
 }
 
 /// Parses the policies in the reply. The reply omits texts that this worker knows.
@@ -496,7 +496,7 @@ fn decode(
     };
     let decode = |[id, since, used, text]: &[Value; 4]| {
         let (Some(id), &Value::Int(since), &Value::Int(used), Some(text)) =
-            (text_of(id), since, used, text_of(text))
+            (reply::text(id), since, used, reply::text(text))
         else {
             return Err(broken("its reply has an unknown form"));
         };
@@ -518,10 +518,6 @@ fn decode(
         })
     };
     chunks.iter().map(decode).collect()
-}
-
-fn text_of(value: &Value) -> Option<String> {
-    ::redis::from_redis_value_ref(value).ok()
 }
 
 fn broken(why: &str) -> GateError {

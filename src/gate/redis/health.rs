@@ -7,7 +7,7 @@ use ::redis::{Pipeline, Value};
 use futures_util::future::join_all;
 
 use super::RedisGate;
-use crate::epoch::{ServerIdentity, info_of, server_command};
+use crate::epoch::{ServerIdentity, info_of, server_command, server_identity};
 use crate::link::Request;
 use crate::primaries::Primary;
 use crate::refusal;
@@ -194,11 +194,7 @@ impl RedisGate {
 impl ServerHealth {
     /// Parses the reply of `INFO`. Its fields stay empty if the user may not call `INFO`.
     fn from_info(info: &str) -> Self {
-        let field = |name: &str| {
-            info.lines()
-                .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))
-                .map(|value| value.trim().to_owned())
-        };
+        let field = |name| server_identity::field(info, name).map(str::to_owned);
         let valkey = field("valkey_version");
         let mode = field("redis_mode").or_else(|| field("server_mode"));
         Self {

@@ -56,7 +56,7 @@ impl EpochBed {
     }
 
     fn stored(&self) -> EpochFields {
-        EpochFields::parse(self.fields.iter().map(|(n, v)| (n.as_str(), v.as_str())))
+        EpochFields::parse(&self.fields)
     }
 
     /// Takes a worker's steps for one look. Returns `None` if it may admit jobs, else until when it

@@ -237,7 +237,7 @@ mod tests {
 
         fn pulse(&self) -> u64 {
             let fields = self.read();
-            let stored = EpochFields::parse(fields.iter().map(|(n, v)| (n.as_str(), v.as_str())));
+            let stored = EpochFields::parse(&fields);
             stored
                 .workers
                 .values()

@@ -23,8 +23,7 @@ impl Watch {
             && !at.primary.keeps_epoch_of(owned)
         {
             at.link.doubt();
-            let why = format!("{}: its slots are moving", at.primary.shard.name());
-            return Err(GateError::Unreachable(why));
+            return Err(at.primary.moving());
         }
         let question = OutlookQuestion {
             span_ms: spans.0,
