@@ -87,16 +87,16 @@ impl Topology {
 
     /// Returns the queues with these names.
     fn of(names: QueueNames, queue_type: QueueType) -> Self {
-        let mut queues = vec![reliable(&names.dead, queue_type)];
+        let mut queues = vec![Queue::reliable(&names.dead, queue_type)];
         for name in [&names.fresh, &names.due, &names.recheck] {
-            let mut queue = reliable(name, queue_type);
+            let mut queue = Queue::reliable(name, queue_type);
             queue
                 .arguments
                 .extend(dead_letters_to(&names.dead, queue_type));
             queues.push(queue);
         }
         for name in names.delays() {
-            let mut delay_queue = reliable(name, QueueType::Quorum);
+            let mut delay_queue = Queue::reliable(name, QueueType::Quorum);
             // A delay queue itself drops and dead-letters nothing. Jobs that a policy makes it drop
             // go to a queue that workers consume.
             (delay_queue.arguments).extend(dead_letters_to(&names.due, QueueType::Quorum));
@@ -106,7 +106,7 @@ impl Topology {
         }
         // Nothing is routed to these except direct publishes.
         for name in names.more() {
-            let mut queue = reliable(name, queue_type);
+            let mut queue = Queue::reliable(name, queue_type);
             (queue.arguments).extend(dead_letters_to(&names.dead, queue_type));
             queues.push(queue);
         }
@@ -139,7 +139,19 @@ impl Topology {
 impl Queue {
     /// Returns a queue that keeps its messages however often they are delivered.
     pub(crate) fn reliable(name: &Arc<str>, queue_type: QueueType) -> Self {
-        reliable(name, queue_type)
+        let arguments = match queue_type {
+            QueueType::Quorum => vec![
+                ("x-queue-type", text("quorum")),
+                ("x-delivery-limit", HeaderValue::Int(DELIVERY_LIMIT)),
+            ],
+            // Classic queues have no delivery limit.
+            QueueType::Classic => vec![("x-queue-type", text("classic"))],
+        };
+        Self {
+            name: name.clone(),
+            arguments,
+            must_exist: false,
+        }
     }
 
     /// Declares the queue: creates it, or compares the arguments of the existing one. If it must
@@ -175,23 +187,6 @@ impl Queue {
             },
             _ => BrokerError::from_lapin(&at, error),
         }
-    }
-}
-
-/// Returns a queue that keeps its messages however often they are delivered.
-fn reliable(name: &Arc<str>, queue_type: QueueType) -> Queue {
-    let arguments = match queue_type {
-        QueueType::Quorum => vec![
-            ("x-queue-type", text("quorum")),
-            ("x-delivery-limit", HeaderValue::Int(DELIVERY_LIMIT)),
-        ],
-        // Classic queues have no delivery limit.
-        QueueType::Classic => vec![("x-queue-type", text("classic"))],
-    };
-    Queue {
-        name: name.clone(),
-        arguments,
-        must_exist: false,
     }
 }
 

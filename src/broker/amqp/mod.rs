@@ -179,15 +179,6 @@ impl AmqpBroker {
         Ok((broker, receiver))
     }
 
-    /// Connects once, declares the queues, and closes: for `check`.
-    ///
-    /// # Errors
-    /// [`BrokerError`] names the problem, the place and the remedy.
-    pub async fn probe(amqp: &config::Amqp, levels: &DelayLevels) -> Result<(), BrokerError> {
-        Client::connect(amqp, levels).await?.close().await;
-        Ok(())
-    }
-
     /// Waits until a supervisor has ended without being asked to, or panicked, and returns the
     /// reason.
     pub async fn failed(&self) -> String {

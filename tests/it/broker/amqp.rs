@@ -75,10 +75,10 @@ async fn a_queue_with_other_arguments_is_named_with_the_differences() {
 
     let queue = unique("jobs");
     let config = amqp(server, &queue, QueueType::Classic);
-    AmqpBroker::probe(&config, &levels()).await.expect("new");
-    AmqpBroker::probe(&config, &levels())
-        .await
-        .expect("the same again");
+    for _ in 0..2 {
+        let client = Client::connect(&config, &levels()).await;
+        client.expect("new, and the same again").close().await;
+    }
     let error = refusal(server, &queue, QueueType::Quorum).await;
     let line = error.to_string();
     assert!(
