@@ -9,7 +9,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use rand::RngCore;
 use tokio::time::timeout;
 
 use super::verdicts::{self, retry, unprepared};
@@ -171,9 +170,7 @@ fn report_attempt(body: &[u8], id: &str) -> Attempt {
 
 /// Returns an unguessable token.
 fn token() -> String {
-    let mut bytes = [0; 16];
-    rand::rng().fill_bytes(&mut bytes);
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+    format!("{:032x}", rand::random::<u128>())
 }
 
 // Not for authors of workers, who see the pages of the trait.
