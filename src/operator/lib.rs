@@ -32,6 +32,7 @@ pub mod recovery;
 pub mod steer;
 pub mod tally;
 pub mod tenant;
+pub mod tenant_action;
 pub mod text;
 pub mod times;
 pub mod trials;

@@ -2,6 +2,7 @@
 
 use super::answer::{Omittable, answers, words};
 use super::steer::Followers;
+use super::times::at;
 use super::wake::wake;
 use super::{NotDone, trials};
 use config::closest;
@@ -19,14 +20,12 @@ pub fn parse(tenant: &str) -> Result<Tenant, NotDone> {
     Tenant::parse(tenant).map_err(|error| NotDone::Wrong(error.to_string()))
 }
 
-/// A change to a tenant.
-pub struct AppliedChange {
-    /// The tenant.
-    pub tenant: Tenant,
-    /// The change.
-    pub change: Change,
-    /// End of the change (ms); 0 if it has none.
-    pub until_ms: u64,
+/// A finished action on a tenant.
+pub struct DoneAction {
+    /// The answer to the operator.
+    pub answer: Changed,
+    /// The same as a line of text.
+    pub text: String,
 }
 
 /// Applies the change, for all workers from their next decision on. If jobs may start earlier by
@@ -39,7 +38,7 @@ pub async fn change(
     gate: &RedisGate,
     tenant: Tenant,
     change: Change,
-) -> Result<AppliedChange, NotDone> {
+) -> Result<DoneAction, NotDone> {
     let until_ms = gate.change(&tenant.clone().into(), &change).await?;
     let ended = match &change {
         Change::Limit { name, max, .. } => Some(trials::ended_by(&tenant, name, Some(*max))),
@@ -49,11 +48,43 @@ pub async fn change(
     if !matches!(change, Change::Pause { .. }) {
         wake(gate, Some(&tenant), ended).await?;
     }
-    Ok(AppliedChange {
-        tenant,
-        change,
-        until_ms,
-    })
+    Ok(describe(&tenant, change, until_ms))
+}
+
+fn describe(tenant: &Tenant, change: Change, until_ms: u64) -> DoneAction {
+    let new = |word| Changed::new(Some(tenant), word);
+    let (ends, until) = (Omittable(Some(until_ms)), at(until_ms));
+    let (text, answer) = match change {
+        Change::Pause { .. } => (
+            format!("paused {tenant} until {until}"),
+            Changed {
+                until_ms: ends,
+                ..new("pause")
+            },
+        ),
+        Change::Resume => (format!("resumed {tenant}"), new("resume")),
+        Change::Limit { name, max, .. } => (
+            format!("limit {name} of {tenant}: max-requests is {max} until {until}"),
+            Changed {
+                limit: Omittable(Some(name)),
+                max_requests: Omittable(Some(max)),
+                until_ms: ends,
+                ..new("limit")
+            },
+        ),
+        Change::Unlimit { name } => (
+            format!("limit {name} of {tenant}: max-requests is as configured"),
+            Changed {
+                limit: Omittable(Some(name)),
+                ..new("clear")
+            },
+        ),
+        Change::Reset => (
+            format!("reset the waitlist of {tenant} and what its own limits had learned"),
+            new("reset"),
+        ),
+    };
+    DoneAction { answer, text }
 }
 
 /// Ends what stops the calls of all tenants. A tenant that is suspended on its own stays suspended.
@@ -177,25 +208,6 @@ impl Changed {
             workers: Omittable(Some(followers.workers)),
             workers_following: Omittable(Some(followers.workers_following)),
             ..Self::new(Some(tenant), change)
-        }
-    }
-}
-
-impl AppliedChange {
-    /// Returns the answer to the operator.
-    pub fn answer(&self) -> Changed {
-        let (word, limit, max, ends) = match &self.change {
-            Change::Pause { .. } => ("pause", None, None, true),
-            Change::Resume => ("resume", None, None, false),
-            Change::Limit { name, max, .. } => ("limit", Some(name), Some(*max), true),
-            Change::Unlimit { name } => ("clear", Some(name), None, false),
-            Change::Reset => ("reset", None, None, false),
-        };
-        Changed {
-            limit: Omittable(limit.cloned()),
-            max_requests: Omittable(max),
-            until_ms: Omittable(ends.then_some(self.until_ms)),
-            ..Changed::new(Some(&self.tenant), word)
         }
     }
 }

@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use super::NotDone;
 use super::answer::Omittable;
-use super::steer::{Followers, followed, still_lasts};
-use super::tenant::{Changed, sets};
+use super::steer::{followed, still_lasts};
+use super::tenant::{Changed, DoneAction, sets};
+use super::times::at;
 use gate::instructions::{BoardView, EndInstruction, drop_all, put, see};
 use gate::redis::RedisGate;
 use rules::limit::Limit;
@@ -22,28 +23,6 @@ pub struct Trial {
     pub limit: String,
     /// The `max` to try.
     pub max: u64,
-}
-
-/// A trial that was started.
-pub struct StartedTrial {
-    /// The trial.
-    pub trial: Trial,
-    /// End of the trial (ms).
-    pub until_ms: u64,
-    /// Workers that follow.
-    pub followers: Followers,
-}
-
-/// A trial that was ended.
-pub struct EndedTrial {
-    /// Tenant of the limit.
-    pub tenant: Tenant,
-    /// Name of the limit.
-    pub limit: String,
-    /// The `max` that was tried, or `None` if there was no trial.
-    pub before: Option<u64>,
-    /// Workers that follow.
-    pub followers: Followers,
 }
 
 impl Trial {
@@ -74,13 +53,22 @@ impl Trial {
         self,
         gate: &RedisGate,
         (for_ms, within): (u64, Duration),
-    ) -> Result<StartedTrial, NotDone> {
+    ) -> Result<DoneAction, NotDone> {
         let versions = put(gate, &self.instruction(), for_ms).await?;
         let (seen, followers) = followed(gate, &versions, within).await?;
-        Ok(StartedTrial {
-            until_ms: still_lasts(until(&seen, &self.tenant, &self.limit))?,
-            trial: self,
-            followers,
+        let Self { tenant, limit, max } = self;
+        let until_ms = still_lasts(until(&seen, &tenant, &limit))?;
+        let (until, who) = (at(until_ms), followers.describe());
+        Ok(DoneAction {
+            text: format!(
+                "limit {limit} of {tenant}: trying max-requests {max} until {until}: {who}"
+            ),
+            answer: Changed {
+                limit: Omittable(Some(limit)),
+                max_requests: Omittable(Some(max)),
+                until_ms: Omittable(Some(until_ms)),
+                ..Changed::followed(&tenant, "try", &followers)
+            },
         })
     }
 }
@@ -93,16 +81,21 @@ pub async fn end(
     gate: &RedisGate,
     (tenant, limit): (Tenant, String),
     within: Duration,
-) -> Result<EndedTrial, NotDone> {
-    let before = tried_max(&see(gate).await?, &tenant, &limit);
+) -> Result<DoneAction, NotDone> {
+    let was = match tried_max(&see(gate).await?, &tenant, &limit) {
+        Some(max) => format!("max-requests {max} is no longer tried"),
+        None => "nothing was tried".to_owned(),
+    };
     let name = Instruction::Try(tenant.clone(), limit.clone(), 0).name();
     let versions = drop_all(gate, &[name]).await?;
     let (_, followers) = followed(gate, &versions, within).await?;
-    Ok(EndedTrial {
-        tenant,
-        limit,
-        before,
-        followers,
+    let who = followers.describe();
+    Ok(DoneAction {
+        text: format!("limit {limit} of {tenant}: {was}: {who}"),
+        answer: Changed {
+            limit: Omittable(Some(limit)),
+            ..Changed::followed(&tenant, "end-try", &followers)
+        },
     })
 }
 
@@ -134,28 +127,6 @@ fn tried_max(seen: &[BoardView], tenant: &Tenant, limit: &str) -> Option<u64> {
 /// Returns when the trial of this limit ends (ms), or `None` if there is none.
 pub(super) fn until(seen: &[BoardView], tenant: &Tenant, limit: &str) -> Option<u64> {
     find(seen, tenant, limit).map(|(until_ms, _)| until_ms)
-}
-
-impl StartedTrial {
-    /// Returns the answer to the operator.
-    pub fn answer(&self) -> Changed {
-        Changed {
-            limit: Omittable(Some(self.trial.limit.clone())),
-            max_requests: Omittable(Some(self.trial.max)),
-            until_ms: Omittable(Some(self.until_ms)),
-            ..Changed::followed(&self.trial.tenant, "try", &self.followers)
-        }
-    }
-}
-
-impl EndedTrial {
-    /// Returns the answer to the operator.
-    pub fn answer(&self) -> Changed {
-        Changed {
-            limit: Omittable(Some(self.limit.clone())),
-            ..Changed::followed(&self.tenant, "end-try", &self.followers)
-        }
-    }
 }
 
 #[cfg(test)]

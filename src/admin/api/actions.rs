@@ -23,7 +23,8 @@ use operator::dead::{self as letters, ChangeResult, Filter};
 use operator::divert::{self, Undiverted};
 use operator::job::JobRef;
 use operator::rate::Rate;
-use operator::trials::{self, Trial};
+use operator::tenant_action::TenantAction;
+use operator::trials::Trial;
 use operator::{NotDone, hold, steer, tenant};
 use rules::delays::DelayLevels;
 use rules::limit::ceil_ms;
@@ -99,9 +100,7 @@ pub struct ActionClient {
 
 /// A valid action with its parameters.
 enum ActionRequest {
-    Tenant(Tenant, Change),
-    Try(Trial, u64),
-    EndTry(Tenant, String),
+    Tenant(TenantAction),
     Divert(Tenant, Option<String>, u64),
     Undivert(Tenant, Option<Option<String>>),
     Cancel(JobRef, Duration, u64),
@@ -244,38 +243,37 @@ impl ActionRequest {
                 .and_then(|most| u32::try_from(most).ok())
         };
         let year = || span_ms(input, steer::YEAR);
+        let change = |tenant, change| Self::Tenant(TenantAction::Change(tenant, change));
         Ok(match act {
             ActionKind::Pause => {
                 let duration_ms = year()?;
-                Self::Tenant(of_it()?, Change::Pause { duration_ms })
+                change(of_it()?, Change::Pause { duration_ms })
             }
-            ActionKind::Resume => Self::Tenant(of_it()?, Change::Resume),
-            ActionKind::Reset => Self::Tenant(of_it()?, Change::Reset),
+            ActionKind::Resume => change(of_it()?, Change::Resume),
+            ActionKind::Reset => change(of_it()?, Change::Reset),
             ActionKind::Limit => {
                 let tenant = of_it()?;
                 let policy = &context.config.rate_limiter.policy;
                 let name = tenant::limit_name(policy, &tenant, input.text("limit"))?;
                 let max = input.number("max");
-                if input.flag("shadow") {
-                    return match (max, input.flag("clear")) {
-                        (Some(max), false) => {
-                            let trial = Trial::new(policy, tenant, name, max)?;
-                            Ok(Self::Try(trial, year()?))
-                        }
-                        (None, true) => Ok(Self::EndTry(tenant, name)),
-                        _ => Err(NotDone::Wrong(MAX_OR_CLEAR.to_owned())),
-                    };
-                }
-                let change = match (max, input.flag("clear")) {
-                    (Some(max), false) => Change::Limit {
-                        name,
-                        max,
-                        duration_ms: year()?,
-                    },
-                    (None, true) => Change::Unlimit { name },
+                let (clear, shadow) = (input.flag("clear"), input.flag("shadow"));
+                Self::Tenant(match (max, clear, shadow) {
+                    (Some(max), false, true) => {
+                        TenantAction::Try(Trial::new(policy, tenant, name, max)?, year()?)
+                    }
+                    (None, true, true) => TenantAction::EndTry(tenant, name),
+                    (Some(max), false, false) => {
+                        let duration_ms = year()?;
+                        let change = Change::Limit {
+                            name,
+                            max,
+                            duration_ms,
+                        };
+                        TenantAction::Change(tenant, change)
+                    }
+                    (None, true, false) => TenantAction::Change(tenant, Change::Unlimit { name }),
                     _ => return Err(NotDone::Wrong(MAX_OR_CLEAR.to_owned())),
-                };
-                Self::Tenant(tenant, change)
+                })
             }
             ActionKind::Divert => Self::Divert(of_it()?, text("to"), year()?),
             ActionKind::Undivert => Self::Undivert(of_it()?, back_from(context, input)?),
@@ -312,18 +310,9 @@ impl ActionRequest {
     async fn perform(self, context: &PipelineContext) -> Result<Value, NotDone> {
         let gate = &*context.gate;
         Ok(match self {
-            Self::Tenant(tenant, change) => tenant::change(gate, tenant, change)
-                .boxed()
-                .await?
-                .answer()
-                .as_json(),
-            Self::Try(trial, for_ms) => {
-                let trial_start = trial.begin(gate, (for_ms, WORKER_TIMEOUT)).boxed().await?;
-                trial_start.answer().as_json()
-            }
-            Self::EndTry(tenant, name) => {
-                let ended = trials::end(gate, (tenant, name), WORKER_TIMEOUT);
-                ended.boxed().await?.answer().as_json()
+            Self::Tenant(action) => {
+                let done = action.perform(gate, WORKER_TIMEOUT).boxed().await?;
+                done.answer.as_json()
             }
             Self::ResumeCalls => tenant::resume_all(gate).boxed().await?.as_json(),
             Self::Divert(tenant, to, for_ms) => {

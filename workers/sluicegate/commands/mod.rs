@@ -24,7 +24,6 @@ mod progress;
 pub mod publish;
 pub mod run;
 pub mod schema;
-mod shadow_trial;
 pub mod simulate;
 mod start_time;
 pub mod steer;

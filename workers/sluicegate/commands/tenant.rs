@@ -8,15 +8,16 @@ use config::{Config, show_duration};
 use gate::Change;
 use gate::redis::RedisGate;
 use operator::answer::Answer as _;
-use operator::tenant::{self, AppliedChange, limit_name, parse};
+use operator::tenant::{limit_name, parse};
+use operator::tenant_action::TenantAction;
+use operator::trials::Trial;
 use rules::limit::MAX_REQUESTS;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::audit::note;
 use super::divert::{DivertArgs, UndivertArgs, divert, undivert};
-use super::steer::DurationOption;
-use super::times::at;
-use super::{Failure, print_json, shadow_trial};
+use super::steer::{DurationOption, FOLLOW_TIMEOUT};
+use super::{Failure, print_json};
 
 /// Pause or divert a tenant, change its limits, or reset its waitlist, at all workers at once
 ///
@@ -176,33 +177,41 @@ pub async fn run(args: TenantArgs, config: &Config) -> Result<ExitCode, Failure>
             span,
             ..
         } => {
-            let name = limit_name(policy, &parse(&of.tenant)?, limit.as_deref())?;
-            if shadow {
-                return shadow_trial::run((&of.tenant, name, max), span.millis(), of.json, config)
-                    .await;
-            }
-            let change = match max {
-                Some(max) => Change::Limit {
-                    name,
-                    max,
-                    duration_ms: span.millis(),
-                },
-                None => Change::Unlimit { name },
+            let tenant = parse(&of.tenant)?;
+            let name = limit_name(policy, &tenant, limit.as_deref())?;
+            let duration_ms = span.millis();
+            let action = match (max, shadow) {
+                (Some(max), true) => {
+                    TenantAction::Try(Trial::new(policy, tenant, name, max)?, duration_ms)
+                }
+                (None, true) => TenantAction::EndTry(tenant, name),
+                (Some(max), false) => {
+                    let change = Change::Limit {
+                        name,
+                        max,
+                        duration_ms,
+                    };
+                    TenantAction::Change(tenant, change)
+                }
+                (None, false) => TenantAction::Change(tenant, Change::Unlimit { name }),
             };
-            (of, change)
+            return perform(action, of.json, config).await;
         }
     };
-    let tenant = parse(&of.tenant)?;
+    let action = TenantAction::Change(parse(&of.tenant)?, change);
+    perform(action, of.json, config).await
+}
+
+async fn perform(action: TenantAction, json: bool, config: &Config) -> Result<ExitCode, Failure> {
     let gate = RedisGate::new(&config.redis.url, &config.redis.prefix)?;
-    let of_it = json!({"tenant": tenant.as_str()});
-    let (action, request) = in_the_audit(&change);
-    note(&gate, action, of_it, request).await;
-    let changed = tenant::change(&gate, tenant, change).await?;
-    if of.json {
-        print_json(&changed.answer().as_json())?;
+    let effect = describe_effect(&action, config);
+    let (name, of, request) = action.audited();
+    note(&gate, name, of, request).await;
+    let done = action.perform(&gate, FOLLOW_TIMEOUT).await?;
+    if json {
+        print_json(&done.answer.as_json())?;
     } else {
-        let (text, seen) = (describe(&changed), describe_effect(&changed, config));
-        writeln!(std::io::stdout().lock(), "{text}\n{seen}")?;
+        writeln!(std::io::stdout().lock(), "{}{effect}", done.text)?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -211,7 +220,7 @@ pub async fn run(args: TenantArgs, config: &Config) -> Result<ExitCode, Failure>
 async fn resume_all(config: &Config, json: bool) -> Result<ExitCode, Failure> {
     let gate = RedisGate::new(&config.redis.url, &config.redis.prefix)?;
     note(&gate, "tenant resume --all", json!({}), json!({})).await;
-    let resumed = tenant::resume_all(&gate).await?;
+    let resumed = operator::tenant::resume_all(&gate).await?;
     if json {
         print_json(&resumed.as_json())?;
     } else {
@@ -222,51 +231,23 @@ async fn resume_all(config: &Config, json: bool) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Returns the audit entry: its name, and the request besides the tenant.
-pub fn in_the_audit(change: &Change) -> (&'static str, Value) {
-    match change {
-        Change::Pause { duration_ms } => ("tenant pause", json!({"for_ms": duration_ms})),
-        Change::Resume => ("tenant resume", json!({})),
-        Change::Limit {
-            name,
-            max,
-            duration_ms,
-        } => (
-            "tenant limit",
-            json!({"limit": name, "max": max, "for_ms": duration_ms}),
-        ),
-        Change::Unlimit { name } => ("tenant limit", json!({"limit": name, "clear": true})),
-        Change::Reset => ("tenant reset", json!({})),
-    }
-}
-
-/// Describes when jobs notice the change.
-pub fn describe_effect(changed: &AppliedChange, config: &Config) -> String {
-    let seen = match changed.change {
-        Change::Pause { .. } => "effective now; delayed jobs see it within",
-        _ => {
+/// Describes what the action means for jobs, on a line of its own, or returns an empty text.
+fn describe_effect(action: &TenantAction, config: &Config) -> String {
+    let seen = match action {
+        TenantAction::EndTry(..) => return String::new(),
+        TenantAction::Try(Trial { tenant, .. }, _) => {
+            return format!(
+                "\nit denies nothing; `sluicegate inspect {tenant}` shows what it would have done"
+            );
+        }
+        TenantAction::Change(_, Change::Pause { .. }) => {
+            "effective now; delayed jobs see it within"
+        }
+        TenantAction::Change(..) => {
             "effective now; waiting jobs ask again within seconds, jobs behind other tenants' \
             jobs in a delay queue within"
         }
     };
     let within = show_duration(config.delay.max_delay);
-    format!("{seen} {within} (delay.max-delay)")
-}
-
-/// Describes the change.
-pub fn describe(changed: &AppliedChange) -> String {
-    let (tenant, until) = (&changed.tenant, at(changed.until_ms));
-    match &changed.change {
-        Change::Pause { .. } => format!("paused {tenant} until {until}"),
-        Change::Resume => format!("resumed {tenant}"),
-        Change::Limit { name, max, .. } => {
-            format!("limit {name} of {tenant}: max-requests is {max} until {until}")
-        }
-        Change::Unlimit { name } => {
-            format!("limit {name} of {tenant}: max-requests is as configured")
-        }
-        Change::Reset => {
-            format!("reset the waitlist of {tenant} and what its own limits had learned")
-        }
-    }
+    format!("\n{seen} {within} (delay.max-delay)")
 }

@@ -4,9 +4,9 @@
 use config::{Config, show_duration};
 use gate::Change;
 use operator::dead::{self, Filter};
+use operator::tenant_action::TenantAction;
 use operator::text::{count, plain};
 use operator::trials::Trial;
-use rules::tenant::Tenant;
 use serde_json::{Value, json};
 use std::time::Duration;
 
@@ -15,12 +15,8 @@ use super::view::parts::NAME;
 /// One action.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Act {
-    /// Changes a tenant.
-    Change(Tenant, Change),
-    /// Tries another max of a tenant's limit for this many milliseconds.
-    Try(Trial, u64),
-    /// Ends the trial of the tenant's limit with this name.
-    EndTry(Tenant, String),
+    /// Acts on a tenant.
+    Tenant(TenantAction),
     /// Moves dead letters back to the work queue.
     Replay(LetterSelection),
 }
@@ -107,18 +103,18 @@ impl Act {
                 between two jobs; to go slower: sluicegate dead replay --rate.",
                 which.describe()
             ),
-            Self::Try(Trial { tenant, limit, max }, for_ms) => format!(
+            Self::Tenant(TenantAction::Try(Trial { tenant, limit, max }, for_ms)) => format!(
                 "Try max-requests {max} for the limit {limit} of {} for {}: it counts next to the \
                 enforced limit, denies nothing, and shows what it would have done. e enforces it, \
                 x ends it.",
                 name(tenant.as_str()),
                 span(*for_ms)
             ),
-            Self::EndTry(tenant, limit) => format!(
+            Self::Tenant(TenantAction::EndTry(tenant, limit)) => format!(
                 "End the trial of the limit {limit} of {}: the enforced limit does not change.",
                 name(tenant.as_str())
             ),
-            Self::Change(tenant, change) => {
+            Self::Tenant(TenantAction::Change(tenant, change)) => {
                 let tenant = name(tenant.as_str());
                 match change {
                     Change::Pause { duration_ms } => format!(
@@ -157,9 +153,13 @@ impl Act {
     pub fn short(&self) -> String {
         match self {
             Self::Replay(_) => "replaying dead letters".to_owned(),
-            Self::Try(trial, _) => format!("trying a limit of {}", name(trial.tenant.as_str())),
-            Self::EndTry(tenant, _) => format!("ending a trial of {}", name(tenant.as_str())),
-            Self::Change(tenant, change) => {
+            Self::Tenant(TenantAction::Try(trial, _)) => {
+                format!("trying a limit of {}", name(trial.tenant.as_str()))
+            }
+            Self::Tenant(TenantAction::EndTry(tenant, _)) => {
+                format!("ending a trial of {}", name(tenant.as_str()))
+            }
+            Self::Tenant(TenantAction::Change(tenant, change)) => {
                 let tenant = name(tenant.as_str());
                 match change {
                     Change::Pause { .. } => format!("pausing {tenant}"),

@@ -4,6 +4,7 @@ use config::Config;
 use gate::Change;
 use operator::steer;
 use operator::tenant::limit_name;
+use operator::tenant_action::TenantAction;
 use operator::trials::Trial;
 use rules::limit::{MAX_REQUESTS, ceil_ms};
 use rules::tenant::Tenant;
@@ -215,11 +216,11 @@ impl Draft {
                     limit: name,
                     max,
                 };
-                return Act::Try(trial, duration_ms);
+                return Act::Tenant(TenantAction::Try(trial, duration_ms));
             }
-            Wish::EndTry => return Act::EndTry(tenant, name),
+            Wish::EndTry => return Act::Tenant(TenantAction::EndTry(tenant, name)),
         };
-        Act::Change(tenant, change)
+        Act::Tenant(TenantAction::Change(tenant, change))
     }
 
     /// Returns the question for the missing value.
@@ -300,7 +301,7 @@ mod tests {
         let change = Change::Pause {
             duration_ms: 3_600_000,
         };
-        let sure = Prompt::Sure(Act::Change(tenant(), change));
+        let sure = Prompt::Sure(Act::Tenant(TenantAction::Change(tenant(), change)));
         assert_eq!(typed(prompt, "1h", &config), sure);
         assert_eq!(pause().submit(&config), sure, "is usual");
     }
@@ -320,7 +321,10 @@ mod tests {
             max: 7,
             duration_ms: 1_800_000,
         };
-        assert_eq!(prompt, Prompt::Sure(Act::Change(tenant(), change)));
+        assert_eq!(
+            prompt,
+            Prompt::Sure(Act::Tenant(TenantAction::Change(tenant(), change)))
+        );
 
         let two = config("rate-limiter: {limits: [{name: day}, {name: hour}]}");
         let prompt = limit(&two, Wish::Clear, None).expect("a question");
@@ -335,7 +339,8 @@ mod tests {
             wrong(&prompt)
         );
         let name = "hour".to_owned();
-        let clear = Prompt::Sure(Act::Change(tenant(), Change::Unlimit { name }));
+        let clear = TenantAction::Change(tenant(), Change::Unlimit { name });
+        let clear = Prompt::Sure(Act::Tenant(clear));
         assert_eq!(typed(prompt, "hour", &two), clear);
         // The selected limit is not asked for.
         assert_eq!(limit(&two, Wish::Clear, Some("hour")), Ok(clear));
@@ -362,11 +367,13 @@ mod tests {
         let prompt = typed(typed(prompt, "7", &config), "1d", &config);
         let policy = &config.rate_limiter.policy;
         let trial = Trial::new(policy, tenant(), "day".to_owned(), 7).expect("it can be");
-        assert_eq!(prompt, Prompt::Sure(Act::Try(trial, 86_400_000)));
+        let trial = TenantAction::Try(trial, 86_400_000);
+        assert_eq!(prompt, Prompt::Sure(Act::Tenant(trial)));
         // A limit that can't be tried is refused before a number is typed.
         let why = limit(&config, Wish::Try, Some("at-once")).expect_err("it holds leases");
         assert!(why.contains("max-concurrent"), "{why}");
-        let end = Prompt::Sure(Act::EndTry(tenant(), "day".to_owned()));
+        let end = TenantAction::EndTry(tenant(), "day".to_owned());
+        let end = Prompt::Sure(Act::Tenant(end));
         assert_eq!(limit(&config, Wish::EndTry, Some("day")), Ok(end));
     }
 

@@ -3,6 +3,7 @@
 use std::cell::Cell;
 
 use gate::Change;
+use operator::tenant_action::TenantAction;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use rules::tenant::Tenant;
 
@@ -223,7 +224,10 @@ impl Model {
         let limit = limit.as_deref();
         let config = &self.pipeline().config;
         let change = |wish| Draft::limit(config, tenant.clone(), wish, limit)?.ask(config);
-        let sure = |change| Ok(Prompt::Sure(Act::Change(tenant.clone(), change)));
+        let sure = |change| {
+            let action = TenantAction::Change(tenant.clone(), change);
+            Ok(Prompt::Sure(Act::Tenant(action)))
+        };
         let prompt = match key {
             'p' => Draft::pause(tenant.clone()).ask(config),
             'l' => change(Wish::Set),

@@ -11,13 +11,12 @@ use operator::NotDone;
 use operator::dead::{self, ChangeResult, Filter, LetterList, LetterQueue};
 use operator::inspect::{Glance, inspect};
 use operator::labels::GivenLabels;
-use operator::overview::{Overview, TenantSelection};
+use operator::overview::Overview;
 use operator::rabbitmq::{LETTERS_TIMEOUT, close, connect};
-use operator::tenant::change;
+use operator::tenant_action::TenantAction;
 use operator::text::count;
-use operator::trials::end;
 use rules::tenant::Tenant;
-use serde_json::{Value, json};
+use serde_json::json;
 use tokio::sync::Notify;
 use tokio::sync::mpsc::Sender;
 use tokio::time::{Instant, timeout};
@@ -26,9 +25,7 @@ use super::action::{Act, LetterSelection};
 use super::model::{ServerAnswer, ServerRequest};
 use crate::commands::Failure;
 use crate::commands::audit::written;
-use crate::commands::shadow_trial;
 use crate::commands::steer::FOLLOW_TIMEOUT;
-use crate::commands::tenant::{describe, in_the_audit};
 
 /// Timeout for a look at Redis.
 const OVERVIEW_TIMEOUT: Duration = Duration::from_secs(5);
@@ -92,16 +89,14 @@ impl Servers {
         Some(match request {
             ServerRequest::Overview(at, selection) => {
                 let part = &self.parts[at];
-                ServerAnswer::Overview(
-                    at,
-                    within(part.overview(selection).boxed()).await.map(Box::new),
-                )
+                let seen = Overview::of(&part.gate, &part.config, selection.as_ref());
+                let seen = within(OVERVIEW_TIMEOUT, seen.boxed()).await;
+                ServerAnswer::Overview(at, seen.map(Box::new))
             }
-            ServerRequest::Glance(at, tenant) => ServerAnswer::Glance(
-                within(self.parts[at].glance(tenant).boxed())
-                    .await
-                    .map(Box::new),
-            ),
+            ServerRequest::Glance(at, tenant) => {
+                let seen = self.parts[at].glance(tenant).boxed();
+                ServerAnswer::Glance(within(OVERVIEW_TIMEOUT, seen).await.map(Box::new))
+            }
             ServerRequest::DeadLetters(at) => {
                 ServerAnswer::DeadLetters(at, self.parts[at].letters().boxed().await)
             }
@@ -120,32 +115,17 @@ impl Servers {
     ) -> Result<String, String> {
         let part = &self.parts[at];
         match act {
-            Act::Change(tenant, what) => {
-                let unwritten = part.audit(&tenant, in_the_audit(&what)).await;
-                let changing = async {
-                    let changed = change(&part.gate, tenant, what).await;
-                    changed.map_err(|why| why.to_string())
+            Act::Tenant(action) => {
+                let (name, of, request) = action.audited();
+                let unwritten = written(&part.gate, name, of, request).await.err();
+                let (max, effect) = match action {
+                    TenantAction::Change(..) => (OVERVIEW_TIMEOUT, "; effective now"),
+                    // They wait for workers.
+                    _ => (FOLLOW_TIMEOUT + OVERVIEW_TIMEOUT, ""),
                 };
-                let changed = within(changing.boxed()).await?;
-                let text = format!("{}; effective now", describe(&changed));
-                Ok(with_audit(text, unwritten))
-            }
-            Act::Try(trial, for_ms) => {
-                let request = shadow_trial::in_the_audit(&trial.limit, Some(trial.max), for_ms);
-                let unwritten = part.audit(&trial.tenant, ("tenant limit", request)).await;
-                let started = trial.begin(&part.gate, (for_ms, FOLLOW_TIMEOUT));
-                let started = followed(started.boxed()).await?;
-                Ok(with_audit(
-                    shadow_trial::describe_start(&started),
-                    unwritten,
-                ))
-            }
-            Act::EndTry(tenant, limit) => {
-                let request = shadow_trial::in_the_audit(&limit, None, 0);
-                let unwritten = part.audit(&tenant, ("tenant limit", request)).await;
-                let ended = end(&part.gate, (tenant, limit), FOLLOW_TIMEOUT);
-                let ended = followed(ended.boxed()).await?;
-                Ok(with_audit(shadow_trial::describe_ending(&ended), unwritten))
+                let done = action.perform(&part.gate, FOLLOW_TIMEOUT);
+                let text = within(max, done.boxed()).await?.text;
+                Ok(with_audit(text + effect, unwritten))
             }
             Act::Replay(which) => part.replay(&which, &self.stop, send_progress).await,
         }
@@ -159,41 +139,20 @@ fn with_audit(text: String, unwritten: Option<NotDone>) -> String {
     }
 }
 
-async fn within<T>(look: BoxFuture<'_, Result<T, String>>) -> Result<T, String> {
-    let late = |_| format!("no answer within {OVERVIEW_TIMEOUT:?}");
-    timeout(OVERVIEW_TIMEOUT, look).await.map_err(late)?
-}
-
-/// Limits the time of an action that waits for workers, plus that of a look at Redis.
-async fn followed<T>(acting: BoxFuture<'_, Result<T, NotDone>>) -> Result<T, String> {
-    let max = FOLLOW_TIMEOUT + OVERVIEW_TIMEOUT;
+async fn within<T, E: ToString>(
+    max: Duration,
+    asking: BoxFuture<'_, Result<T, E>>,
+) -> Result<T, String> {
     let late = |_| format!("no answer within {max:?}");
-    let ended = timeout(max, acting).await.map_err(late)?;
-    ended.map_err(|why| why.to_string())
+    let answer = timeout(max, asking).await.map_err(late)?;
+    answer.map_err(|why| why.to_string())
 }
 
 impl PipelineServers {
-    /// Audits an action on `tenant`. Returns the reason if that failed.
-    async fn audit(
-        &self,
-        tenant: &Tenant,
-        (action, request): (&'static str, Value),
-    ) -> Option<NotDone> {
-        let of = json!({"tenant": tenant.as_str()});
-        written(&self.gate, action, of, request).await.err()
-    }
-
-    async fn overview(&self, selection: Option<TenantSelection>) -> Result<Overview, String> {
-        let seen = Overview::of(&self.gate, &self.config, selection.as_ref()).await;
-        seen.map_err(|why| why.to_string())
-    }
-
-    async fn glance(&self, tenant: Tenant) -> Result<Glance, String> {
+    async fn glance(&self, tenant: Tenant) -> Result<Glance, NotDone> {
         let labels = |limits: &[_]| GivenLabels::of(Vec::new(), None, limits);
-        let found = inspect(&self.gate, &self.config, (tenant, None), labels, &[]).await;
-        found
-            .map(|found| found.glance())
-            .map_err(|why| why.to_string())
+        let found = inspect(&self.gate, &self.config, (tenant, None), labels, &[]).await?;
+        Ok(found.glance())
     }
 
     async fn letters(&self) -> Result<LetterList, String> {

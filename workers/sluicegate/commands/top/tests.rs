@@ -1,6 +1,7 @@
 //! Reactions to keys, answers and time.
 
 use gate::Change;
+use operator::tenant_action::TenantAction;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use rules::report::view::Sort;
 
@@ -32,6 +33,10 @@ fn selected(model: &Model) -> String {
         .expect("a tenant")
         .as_str()
         .to_owned()
+}
+
+fn acts(change: Change) -> Act {
+    Act::Tenant(TenantAction::Change(tenant("acme"), change))
 }
 
 #[test]
@@ -109,15 +114,10 @@ fn the_selected_tenant_stays_selected_when_its_position_changes() {
 
 #[test]
 fn no_action_runs_without_confirmation() {
-    let pause = ServerRequest::Act(
-        0,
-        Act::Change(
-            tenant("acme"),
-            Change::Pause {
-                duration_ms: 3_600_000,
-            },
-        ),
-    );
+    let pause = acts(Change::Pause {
+        duration_ms: 3_600_000,
+    });
+    let pause = ServerRequest::Act(0, pause);
     for no in ["n", "\n", "q", "\u{1b}", " "] {
         let mut model = looks_at_tenants();
         assert_eq!(types(&mut model, &format!("p\n{no}")), [], "{no:?}");
@@ -136,7 +136,7 @@ fn no_action_runs_without_confirmation() {
     model.receive(*number, ServerAnswer::Done(Ok("paused acme".to_owned())));
     assert_eq!(model.status().expect("a word").text, "paused acme");
     assert!(!kinds(&mut model).is_empty(), "the result is looked at");
-    let resume = ServerRequest::Act(0, Act::Change(tenant("acme"), Change::Resume));
+    let resume = ServerRequest::Act(0, acts(Change::Resume));
     assert_eq!(types(&mut model, "rY")[0].1, resume);
     // Messages expire.
     let mut model = looks_at_tenants();
@@ -161,7 +161,7 @@ fn a_confirmation_applies_only_to_the_named_tenant() {
         picture.shown = Some(Default::default());
         picture
     });
-    let reset = ServerRequest::Act(0, Act::Change(tenant("acme"), Change::Reset));
+    let reset = ServerRequest::Act(0, acts(Change::Reset));
     assert_eq!(types(&mut model, "y")[0].1, reset);
 }
 
@@ -232,7 +232,7 @@ fn a_tried_limit_is_enforced_with_its_own_value() {
     let [(_, ServerRequest::Act(0, act))] = asked.as_slice() else {
         panic!("{asked:?}");
     };
-    assert_eq!(*act, Act::Change(tenant("acme"), change));
+    assert_eq!(*act, acts(change));
 
     // Of two limits, the tried one is meant without a question.
     let two = "rate-limiter: {limits: [{name: day}, {name: hour}]}";
@@ -243,7 +243,8 @@ fn a_tried_limit_is_enforced_with_its_own_value() {
     let [(_, ServerRequest::Act(0, act))] = asked.as_slice() else {
         panic!("{asked:?}");
     };
-    assert_eq!(*act, Act::EndTry(tenant("acme"), "hour".to_owned()));
+    let end = TenantAction::EndTry(tenant("acme"), "hour".to_owned());
+    assert_eq!(*act, Act::Tenant(end));
 }
 
 #[test]
