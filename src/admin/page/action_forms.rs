@@ -5,7 +5,7 @@ use axum::http::HeaderMap;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::{Map, Value};
 
-use super::text::{ShownName, address, query};
+use super::text::{address, query};
 use crate::api::{ApiProblem, ApiRoute, Param, ParamKind, ParamLocation, route};
 use operator::times::at;
 
@@ -195,22 +195,15 @@ impl ActionForm {
     /// Returns the question of the form.
     pub fn question(&self, values: &FormValues) -> String {
         let subject = self.subject();
-        let name = ShownName::new(values.get(subject.last().copied().unwrap_or_default()));
-        let mut question = self.question.replacen("{}", &name.shown, 1);
+        let name = values.get(subject.last().copied().unwrap_or_default());
+        let mut question = self.question.replacen("{}", name, 1);
         if subject.len() > 1 {
-            let of = ShownName::new(values.get(subject[0]));
-            question = format!("{} of {}?", question.trim_end_matches('?'), of.shown);
+            let of = values.get(subject[0]);
+            question = format!("{} of {of}?", question.trim_end_matches('?'));
         }
         match values.get("pipeline") {
             "" => question,
-            pipeline => {
-                let pipeline = ShownName::new(pipeline);
-                format!(
-                    "{} (pipeline {})?",
-                    question.trim_end_matches('?'),
-                    pipeline.shown
-                )
-            }
+            pipeline => format!("{} (pipeline {pipeline})?", question.trim_end_matches('?')),
         }
     }
 
@@ -351,9 +344,7 @@ fn list(answer: &Value, before: &str, words: &mut Vec<String>) {
             }
             // The question contains it.
             Value::String(_) if name == "tenant" || name == "id" => {}
-            Value::String(text) => {
-                words.push(format!("{before}{spoken} {}", ShownName::new(text).shown))
-            }
+            Value::String(text) => words.push(format!("{before}{spoken} {text}")),
             other => words.push(format!("{before}{spoken} {other}")),
         }
     }

@@ -34,8 +34,6 @@ pub struct Chart {
     area: String,
 }
 
-impl askama::filters::HtmlSafe for Chart {}
-
 /// Returns all charts.
 pub fn charts(ring: &Ring) -> Vec<Chart> {
     let all = NAMES.iter().enumerate();

@@ -6,7 +6,7 @@ use axum::response::Response;
 use super::access::Viewer;
 use super::action_forms::{ActionForm, FormValues};
 use super::frame::{self, ConfirmForm, sign_in_for};
-use super::text::{ShownName, address, query};
+use super::text::{address, query};
 use super::{PREFIX, Page, Visit, is_link_from_elsewhere, own_path, see_other, sessions, target};
 use crate::api::{ActionClient, ApiProblem, own_site};
 
@@ -154,11 +154,7 @@ fn asking_back<'a>(
     let (kept, fields): (Vec<_>, Vec<_>) = fields.partition(|field| changes(&field.value));
     let hidden = act.hidden_values(values).into_iter();
     let (carried, hidden): (Vec<_>, Vec<_>) = hidden.partition(|(_, value)| changes(value));
-    let unchanged = kept
-        .iter()
-        .map(|field| (field.name, ShownName::new(&field.value)));
-    let unchanged = unchanged.collect();
-    let kept = kept.iter().map(|field| (field.name, field.value.as_str()));
+    let shown = kept.iter().map(|field| (field.name, field.value.as_str()));
     ConfirmForm {
         name: act.name,
         question: act.question(values),
@@ -168,8 +164,8 @@ fn asking_back<'a>(
         also: act.also().map(|other| (other.name, other.button)),
         fields,
         hidden,
-        query: query(carried.into_iter().chain(kept)),
-        unchanged,
+        query: query(carried.into_iter().chain(shown)),
+        unchanged: kept.into_iter().map(|it| (it.name, it.value)).collect(),
         form_token,
         back: act.home(values),
     }
@@ -192,8 +188,8 @@ mod tests {
         let sent: Vec<_> = fields.chain(asking.hidden.iter().copied()).collect();
         assert!(sent.contains(&("reason", "a b")), "{sent:?}");
         assert!(!sent.iter().any(|(_, value)| value.contains(['\r', '\n'])));
-        let shown = asking.unchanged.iter().map(|(_, name)| &name.shown);
-        assert_eq!(shown.collect::<Vec<_>>(), ["a\\r", "7\\n8"]);
+        let shown = asking.unchanged.iter().map(|(_, value)| value);
+        assert_eq!(shown.collect::<Vec<_>>(), ["a\r", "7\n8"]);
 
         let sent = FormValues::of(query(sent).as_bytes()).and(&asking.query);
         let (_, _, asks) = act.asks(&sent).expect("right");

@@ -7,7 +7,7 @@ use axum::response::{Html, IntoResponse, Response};
 use super::access::Viewer;
 use super::action_forms::FormField;
 use super::live::ViewPart;
-use super::text::{ShownName, query};
+use super::text::{filters, query};
 use crate::api::ApiProblem;
 
 /// Values that all pages need.
@@ -148,8 +148,8 @@ pub struct ConfirmForm<'a> {
     pub hidden: Vec<(&'static str, &'a str)>,
     /// Query of the form's action, with the values that a browser would change in fields.
     pub query: String,
-    /// Names and shown texts of values in `query` for which there is no field.
-    pub unchanged: Vec<(&'static str, ShownName)>,
+    /// Names and values in `query` for which there is no field.
+    pub unchanged: Vec<(&'static str, String)>,
     pub form_token: &'a str,
     pub back: String,
 }

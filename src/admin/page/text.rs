@@ -1,6 +1,9 @@
-//! Numbers, names and times as the page shows them. Templates escape all of them.
+//! Numbers, texts and times as the page shows them. Templates escape all of them.
+
+use std::fmt::{self, Write};
 
 use askama::Template;
+use askama::filters::{Escaper, Html};
 use url::form_urlencoded::Serializer;
 
 use super::PREFIX;
@@ -8,9 +11,7 @@ pub use operator::text::grouped as number;
 use operator::text::plain;
 use operator::times::{at, span};
 
-/// Maximum length of a name in characters.
-const MAX_NAME_CHARS: usize = 255;
-/// Maximum length of other text from outside, such as a reason, in characters.
+/// Maximum length of text from outside, such as a reason, in characters.
 const MAX_TEXT_CHARS: usize = 500;
 
 /// Formats a fraction: `3.5`, `120`, `0`.
@@ -32,6 +33,88 @@ pub fn text(text: &str) -> String {
     plain(text, MAX_TEXT_CHARS)
 }
 
+/// Escapes HTML, and shows control characters, invisible characters and characters that reverse
+/// the text. Templates print all values by it.
+#[derive(Debug, Clone, Copy)]
+pub struct PlainHtml;
+
+impl Escaper for PlainHtml {
+    fn write_escaped_str<W: Write>(&self, to: W, text: &str) -> fmt::Result {
+        Html.write_escaped_str(to, &plain(text, usize::MAX))
+    }
+}
+
+/// Filters of the templates.
+pub mod filters {
+    use askama::filters::{Escaper as _, Html, Safe};
+    use askama::{Result, Values, filter_fn};
+
+    use super::{Bar, ShownTime};
+
+    /// Formats a number.
+    #[filter_fn]
+    pub fn number(number: &u64, _: &dyn Values) -> Result<String> {
+        Ok(super::number(*number))
+    }
+
+    /// Formats a fraction.
+    #[filter_fn]
+    pub fn decimal(value: &f64, _: &dyn Values) -> Result<String> {
+        Ok(super::decimal(*value))
+    }
+
+    /// Formats a duration.
+    #[filter_fn]
+    pub fn span(ms: &u64, _: &dyn Values) -> Result<String> {
+        Ok(super::span(*ms))
+    }
+
+    /// Shortens text from outside.
+    #[filter_fn]
+    pub fn text(text: impl AsRef<str>, _: &dyn Values) -> Result<String> {
+        Ok(super::text(text.as_ref()))
+    }
+
+    /// Returns a value that a form sends again, or a text that is plain already: only HTML is
+    /// escaped.
+    #[filter_fn]
+    pub fn exact(text: impl AsRef<str>, _: &dyn Values) -> Result<Safe<String>> {
+        let mut html = String::new();
+        Html.write_escaped_str(&mut html, text.as_ref())?;
+        Ok(Safe(html))
+    }
+
+    /// Describes the time of a view.
+    #[filter_fn]
+    pub fn now(now_ms: &u64, _: &dyn Values) -> Result<Safe<ShownTime>> {
+        Ok(Safe(ShownTime::now(*now_ms)))
+    }
+
+    /// Describes a time with its date.
+    #[filter_fn]
+    pub fn dated(at_ms: &u64, _: &dyn Values) -> Result<Safe<ShownTime>> {
+        Ok(Safe(ShownTime::dated(*at_ms)))
+    }
+
+    /// Describes a time, seen from `now_ms`.
+    #[filter_fn]
+    pub fn at(at_ms: &u64, _: &dyn Values, now_ms: &u64) -> Result<Safe<ShownTime>> {
+        Ok(Safe(ShownTime::of(*now_ms, *at_ms)))
+    }
+
+    /// Describes a future end, seen from `now_ms`, with the time left.
+    #[filter_fn]
+    pub fn end(at_ms: &u64, _: &dyn Values, now_ms: &u64) -> Result<Safe<ShownTime>> {
+        Ok(Safe(ShownTime::end(*now_ms, *at_ms)))
+    }
+
+    /// Draws a part of `whole`.
+    #[filter_fn]
+    pub fn bar(part: &u64, _: &dyn Values, whole: &u64) -> Result<Safe<Bar>> {
+        Ok(Safe(Bar::of(*part, *whole)))
+    }
+}
+
 /// Returns the query of a link: `NAME=VALUE&…`.
 pub fn query<'a>(pairs: impl IntoIterator<Item = (&'a str, &'a str)>) -> String {
     let mut query = Serializer::new(String::new());
@@ -46,25 +129,6 @@ pub fn address<'a>(path: &str, pairs: impl IntoIterator<Item = (&'a str, &'a str
     match query(pairs) {
         query if query.is_empty() => format!("{PREFIX}{path}"),
         query => format!("{PREFIX}{path}?{query}"),
-    }
-}
-
-/// A name from outside, as shown and as used in links.
-#[derive(Debug, Clone, Default)]
-pub struct ShownName {
-    /// Name without characters that are invisible or change the direction of the text.
-    pub shown: String,
-    /// Unchanged name.
-    pub raw: String,
-}
-
-impl ShownName {
-    /// Creates both forms of `raw`.
-    pub fn new(raw: &str) -> Self {
-        Self {
-            shown: plain(raw, MAX_NAME_CHARS),
-            raw: raw.to_owned(),
-        }
     }
 }
 
@@ -88,8 +152,6 @@ pub struct ShownTime {
     now_ms: u64,
 }
 
-impl askama::filters::HtmlSafe for ShownTime {}
-
 impl ShownTime {
     /// Describes the time of a view.
     pub fn now(now_ms: u64) -> Self {
@@ -110,11 +172,6 @@ impl ShownTime {
             ends_ms: at_ms,
             ..Self::of(now_ms, at_ms)
         }
-    }
-
-    /// Describes the end at `at_ms`, or returns `None` if it has passed.
-    pub fn end_if(now_ms: u64, at_ms: u64) -> Option<Self> {
-        (at_ms > now_ms).then(|| Self::end(now_ms, at_ms))
     }
 
     /// Describes `at_ms` with its date: `24 Nov 2023 22:15:25`.
@@ -176,8 +233,6 @@ pub struct Bar {
     is_full: bool,
 }
 
-impl askama::filters::HtmlSafe for Bar {}
-
 impl Bar {
     /// Creates the bar of `part` out of `whole`.
     pub fn of(part: u64, whole: u64) -> Self {
@@ -194,6 +249,12 @@ mod tests {
     use super::*;
 
     const NOW: u64 = 1_700_000_000_000;
+
+    #[derive(Template)]
+    #[template(ext = "html", source = "{{ value }} {{ value|exact }}")]
+    struct Printed<'a> {
+        value: &'a str,
+    }
 
     #[test]
     fn numbers_and_times_are_readable() {
@@ -214,18 +275,40 @@ mod tests {
         );
         assert_eq!(soon.machine, "2023-11-14T22:15:25Z");
         assert_eq!(ShownTime::dated(NOW).clock, "14 Nov 2023 22:13:20");
-        assert!(ShownTime::end_if(NOW, NOW).is_none() && ShownTime::end_if(NOW, 0).is_none());
     }
 
     #[test]
     fn foreign_names_are_escaped_and_reachable() {
         let hostile = "<script>\"'&\u{202e}/..";
-        let name = ShownName::new(hostile);
-        assert!(!name.shown.contains('\u{202e}') && name.shown.contains("\\u{202e}"));
+        let html = Printed { value: hostile }.to_string();
+        let (shown, exact) = html.split_once(' ').expect("two values");
+        assert_eq!(shown, r"&#60;script&#62;&#34;&#39;&#38;\u{202e}/..");
+        assert_eq!(exact, shown.replace(r"\u{202e}", "\u{202e}"));
         let query = query([("name", hostile), ("plan", "")]);
         let back: Vec<_> = url::form_urlencoded::parse(query.as_bytes()).collect();
         assert_eq!(back, [("name".into(), hostile.into())]);
         assert!(!query.contains(['<', '"', '\'', ' ']));
+    }
+
+    /// A form sends a value again, and a body is plain already. Both are printed as they are.
+    #[test]
+    fn templates_print_no_other_value_as_it_is() {
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/page/templates");
+        let files = std::fs::read_dir(folder).expect("the folder");
+        let files = files.map(|file| file.expect("a file").path());
+        let html = files.map(|file| std::fs::read_to_string(file).expect("a text"));
+        let html: String = html.collect();
+        let printed = |filter: &str| -> Vec<(&str, &str)> {
+            let ends = html.match_indices(filter).map(|(at, _)| &html[..at]);
+            ends.filter_map(|before| before.rsplit_once("{{ "))
+                .collect()
+        };
+        for (before, value) in printed("|exact") {
+            assert!(before.ends_with(" value=\"") || value == "body", "{value}");
+        }
+        let mut safe: Vec<_> = printed("|safe").into_iter().map(|it| it.1).collect();
+        safe.sort_unstable();
+        assert_eq!(safe, ["chart", "part.html", "trouble"]);
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use askama::Template;
 use serde_json::Value;
 
-use super::super::text::{ShownName, ShownTime, number, query, text};
+use super::super::text::{filters, query};
 use super::{Pager, ViewRequest, ViewSource, part, rendered};
 use crate::api::ApiProblem;
 use crate::api::answers::{LettersAnswer, ShownLetter};
@@ -16,14 +16,13 @@ const MAX_BODY_CHARS: usize = 64 * 1_024;
 
 #[derive(Template)]
 #[template(path = "letters.html")]
-struct LettersView {
-    pipeline: String,
-    reason: String,
-    tenant: String,
-    id: String,
-    rows: Vec<LetterLine>,
-    found: String,
-    not_looked_at: Option<String>,
+struct LettersView<'a> {
+    asked: &'a ViewRequest,
+    pipeline: &'a str,
+    reason: &'a str,
+    tenant: &'a str,
+    id: &'a str,
+    page: LettersAnswer,
     first: u64,
     last: u64,
     /// Query for links to actions on all listed dead letters.
@@ -32,34 +31,15 @@ struct LettersView {
     pager: Pager,
 }
 
-struct LetterLine {
-    id: Option<ShownName>,
-    link: String,
-    tenant: Option<ShownName>,
-    tenant_link: String,
-    reason: String,
-    died: Option<ShownTime>,
-    attempt: String,
-    waits: String,
-    bytes: String,
-}
-
-fn row(asked: &ViewRequest, it: &LetterRow) -> LetterLine {
-    let some = |text: &Option<String>| text.clone().unwrap_or_default();
-    LetterLine {
-        link: asked.query([
-            ("id", some(&it.id).as_str()),
-            ("tenant", some(&it.tenant).as_str()),
-            ("no-tenant", no_tenant(it.tenant.as_deref())),
-        ]),
-        tenant_link: asked.query([("name", some(&it.tenant).as_str())]),
-        id: it.id.as_deref().map(ShownName::new),
-        tenant: it.tenant.as_deref().map(ShownName::new),
-        reason: text(&it.reason),
-        died: it.died_ms.map(ShownTime::dated),
-        attempt: it.attempt.map_or_else(|| "–".to_owned(), number),
-        waits: number(it.waits.unwrap_or_default()),
-        bytes: number(it.bytes),
+impl LettersView<'_> {
+    /// Returns a query for the page of a dead letter.
+    fn of_letter(&self, it: &LetterRow) -> String {
+        let tenant = it.tenant.as_deref();
+        self.asked.query([
+            ("id", it.id.as_deref().unwrap_or_default()),
+            ("tenant", tenant.unwrap_or_default()),
+            ("no-tenant", no_tenant(tenant)),
+        ])
     }
 }
 
@@ -87,13 +67,12 @@ pub(super) async fn list(
     let next = page.next_offset.map(|next| next.to_string());
     let pipeline = asked.pipeline.as_deref().unwrap_or_default();
     let view = LettersView {
-        pipeline: pipeline.to_owned(),
-        reason: reason.to_owned(),
-        tenant: tenant.to_owned(),
-        id: id.to_owned(),
-        rows: page.letters.iter().map(|it| row(asked, it)).collect(),
-        found: number(page.found),
-        not_looked_at: (page.not_looked_at > 0).then(|| number(page.not_looked_at)),
+        asked,
+        pipeline,
+        reason,
+        tenant,
+        id,
+        page,
         first: offset + shown.min(1),
         last: offset + shown,
         these: query(filter.into_iter().chain([("pipeline", pipeline)])),
@@ -109,19 +88,14 @@ pub(super) async fn list(
 
 #[derive(Template)]
 #[template(path = "letter.html")]
-struct LetterView {
-    id: ShownName,
+struct LetterView<'a> {
+    asked: &'a ViewRequest,
+    letter: &'a ShownLetter,
+    id: &'a str,
     /// Query for the link to all dead letters.
     all: String,
     of_it: String,
-    tenant: Option<ShownName>,
-    tenant_link: String,
-    reason: String,
-    content_type: Option<String>,
-    headers: Vec<(String, String)>,
-    is_text: bool,
     body: String,
-    bytes: String,
     is_cut: bool,
 }
 
@@ -138,12 +112,10 @@ pub(super) async fn one(
     let pipeline = asked.pipeline.as_deref().unwrap_or_default();
     let cut = letter.body.char_indices().nth(MAX_BODY_CHARS);
     let body = cut.map_or(letter.body.as_str(), |(at, _)| &letter.body[..at]);
-    let value = |value: &Value| match value {
-        Value::String(string) => text(string),
-        other => text(&other.to_string()),
-    };
     let view = LetterView {
-        id: ShownName::new(letter.id.as_deref().unwrap_or(id)),
+        asked,
+        letter: &letter,
+        id: letter.id.as_deref().unwrap_or(id),
         all: asked.query([]),
         of_it: query([
             ("id", id),
@@ -151,19 +123,18 @@ pub(super) async fn one(
             ("no-tenant", no_tenant(Some(tenant))),
             ("pipeline", pipeline),
         ]),
-        tenant_link: asked.query([("name", tenant)]),
-        tenant: letter.tenant.as_deref().map(ShownName::new),
-        reason: text(&letter.reason),
-        content_type: letter.content_type.as_deref().map(text),
-        headers: (letter.headers.iter())
-            .map(|(name, header)| (text(name), value(header)))
-            .collect(),
-        is_text: letter.encoding.0 == "utf-8",
         body: readable(body),
-        bytes: number(letter.bytes),
         is_cut: letter.truncated || cut.is_some(),
     };
     rendered(&view)
+}
+
+/// Returns the value of a header.
+fn value(header: &Value) -> String {
+    match header {
+        Value::String(string) => string.clone(),
+        other => other.to_string(),
+    }
 }
 
 /// Returns `body` with its lines, and with invisible characters escaped.

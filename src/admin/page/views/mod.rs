@@ -160,12 +160,17 @@ impl ViewRequest {
         text::query(pairs.into_iter().chain([("pipeline", pipeline)]))
     }
 
+    /// Returns a query for the page of a tenant.
+    fn of_tenant(&self, name: &str) -> String {
+        self.query([("name", name)])
+    }
+
     /// Returns the title of the page.
     pub fn title(&self) -> String {
         match self.kind {
             ViewKind::Fleet => "Fleet".to_owned(),
             ViewKind::Tenants => "Tenants".to_owned(),
-            ViewKind::Tenant => text::ShownName::new(self.value("name")).shown,
+            ViewKind::Tenant => self.value("name").to_owned(),
             ViewKind::DeadLetters => "Dead letters".to_owned(),
             ViewKind::DeadLetter => "Dead letter".to_owned(),
             ViewKind::Audit => "Audit".to_owned(),

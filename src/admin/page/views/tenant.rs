@@ -2,124 +2,49 @@
 
 use askama::Template;
 
-use super::super::text::{Bar, ShownName, ShownTime, number, query, text};
+use super::super::text::{filters, number, query, text};
 use super::{ViewRequest, ViewSource, part, rendered};
 use crate::api::ApiProblem;
 use gate::epoch::NOTICED_WITHIN;
-use operator::advertised::AdvertisedLimit;
 use operator::inspect::{
     InspectionAnswer, NOT_IN_FORCE, ShadowAnswer, UsedLimit, describe_round_trip,
 };
 use operator::overview::ALL_UNKNOWN;
 use operator::tally;
-use operator::times::span;
 use rules::decision::Tally;
 use rules::limit::floor_ms;
 
 #[derive(Template)]
 #[template(path = "tenant.html")]
-struct TenantView {
-    now: ShownTime,
-    name: ShownName,
-    pipeline: String,
+struct TenantView<'a> {
+    asked: &'a ViewRequest,
+    found: &'a InspectionAnswer,
+    now_ms: u64,
+    name: &'a str,
+    pipeline: &'a str,
     /// Query for links to actions on the tenant.
     of_it: String,
-    letters: String,
-    source: String,
-    plan: String,
     state: &'static str,
     state_word: &'static str,
-    reason: String,
-    waiting: Option<String>,
-    levels: Vec<(String, String)>,
-    empty: Option<ShownTime>,
-    new_job: Option<String>,
-    suspended: Option<ShownTime>,
-    suspended_by: String,
     warnings: Vec<String>,
-    is_all_suspended: bool,
-    all_suspended: Option<ShownTime>,
-    all_suspended_by: String,
-    recovery: Option<ShownTime>,
-    recovery_why: String,
-    held: Option<String>,
-    diverted_to: Option<String>,
-    limits: Vec<LimitRow>,
+    /// Latest end of the recovery wait (ms).
+    recovers_ms: Option<u64>,
     /// Records of shadow limits.
     shadows: Vec<ShadowRow>,
-    advertised: Vec<String>,
-    missing: Vec<String>,
-    others: Vec<(ShownTime, Vec<String>)>,
 }
 
-/// A limit of the tenant.
-struct LimitRow {
-    name: String,
-    used: Option<String>,
-    taken: Bar,
-    max: String,
-    free: String,
-    next: Option<ShownTime>,
-    per: String,
-    how: String,
-    whose: String,
-    set: Option<OperatorLimit>,
-    /// The maximum before the API's answers lowered it.
-    sank_from: Option<String>,
-}
-
-/// An operator's override.
-struct OperatorLimit {
-    max: String,
-    /// Configured maximum.
-    configured: String,
-    /// End of the override.
-    until: ShownTime,
-}
-
-fn row(now_ms: u64, limit: &UsedLimit) -> LimitRow {
+/// Returns what a limit counts, and in which time.
+fn per(limit: &UsedLimit) -> String {
     // The units are calls if every call had one unit.
     let unit = match limit.unit.as_str() {
         "cost" if limit.used_by_calls != limit.used => "units of cost",
         _ if limit.max_requests == 1 => "call",
         _ => "calls",
     };
-    let per = match (limit.window_ms, &limit.calendar) {
+    match (limit.window_ms, &limit.calendar) {
         (0, _) => "in flight".to_owned(),
         (_, Some(calendar)) => format!("{unit} in each {calendar}"),
         (window, None) => format!("{unit} in {}", spoken(window)),
-    };
-    let burst = limit.burst.map(|burst| format!(", burst {burst}"));
-    LimitRow {
-        name: text(&limit.name),
-        used: limit.used.map(number),
-        taken: Bar::of(limit.used.unwrap_or(0), limit.max_requests),
-        max: number(limit.max_requests),
-        free: limit.free.map_or_else(|| "–".to_owned(), number),
-        next: limit
-            .next_in_ms
-            .and_then(|ms| ShownTime::end_if(now_ms, now_ms + ms)),
-        per,
-        how: format!(
-            "{}{}, guard {}",
-            limit.algorithm,
-            burst.unwrap_or_default(),
-            limit.guard
-        ),
-        whose: match limit.scope.as_str() {
-            "tenant" => "of its own".to_owned(),
-            "global" => "of all tenants".to_owned(),
-            other => format!("per {}", text(other)),
-        },
-        sank_from: {
-            let set = (limit.operator_max_requests).unwrap_or(limit.configured_max_requests);
-            (limit.max_requests < set).then(|| number(set))
-        },
-        set: limit.operator_max_requests.map(|max| OperatorLimit {
-            max: number(max),
-            configured: number(limit.configured_max_requests),
-            until: ShownTime::end(now_ms, limit.override_until_ms),
-        }),
     }
 }
 
@@ -135,15 +60,15 @@ struct ShadowRow {
 
 /// An operator's trial.
 struct TrialNote {
-    /// End of the trial.
-    until: ShownTime,
+    /// End of the trial (ms).
+    until_ms: u64,
     /// Query of the link that enforces it.
     enforce: String,
     /// Query of the link that ends it.
     end: String,
 }
 
-fn tried(shadow: &ShadowAnswer, now_ms: u64, of_it: &[(&str, &str)]) -> ShadowRow {
+fn tried(shadow: &ShadowAnswer, of_it: &[(&str, &str)]) -> ShadowRow {
     let max = number(shadow.max_requests);
     let window = (shadow.calendar.clone()).unwrap_or_else(|| spoken(shadow.window_ms));
     let name = format!("{} ({max} in {window})", text(&shadow.name));
@@ -164,7 +89,7 @@ fn tried(shadow: &ShadowAnswer, now_ms: u64, of_it: &[(&str, &str)]) -> ShadowRo
         let limit = ("limit", shadow.name.as_str());
         let with = |more: &[(&str, &str)]| query([of_it, more].concat());
         TrialNote {
-            until: ShownTime::end(now_ms, until_ms),
+            until_ms,
             enforce: with(&[limit, ("max", &max)]),
             end: with(&[limit]),
         }
@@ -190,61 +115,26 @@ pub(super) async fn html(
 }
 
 /// Returns the tenant's view.
-fn view(asked: &ViewRequest, found: &InspectionAnswer) -> TenantView {
-    let name = asked.value("name");
-    let now_ms = found.now_ms;
-    let end_if = |at_ms: u64| ShownTime::end_if(now_ms, at_ms);
-    let after = |ms: Option<u64>| ms.and_then(|ms| end_if(now_ms + ms));
+fn view<'a>(asked: &'a ViewRequest, found: &'a InspectionAnswer) -> TenantView<'a> {
+    let (name, now_ms) = (asked.value("name"), found.now_ms);
     let (state, state_word) = state(found);
-    let levels = found.waiting_by_level.iter();
     let pipeline = asked.pipeline.as_deref().unwrap_or_default();
     let of_it = [("tenant", name), ("pipeline", pipeline)];
+    let recovers_ms = found.recovery_wait_until_ms;
     TenantView {
-        now: ShownTime::now(now_ms),
-        pipeline: pipeline.to_owned(),
+        asked,
+        found,
+        now_ms,
+        name,
+        pipeline,
         of_it: query(of_it),
-        letters: query(of_it),
-        source: text(&found.source),
-        plan: asked.value("plan").to_owned(),
         state,
         state_word,
-        reason: capitalized(&text(&found.reason)),
-        waiting: found.waiting.map(number),
-        levels: levels
-            .map(|(level, waiting)| (text(level), waiting.to_string()))
-            .collect(),
-        empty: after(found.waitlist_end_in_ms),
-        new_job: found.new_job_in_ms.map(|ms| match ms {
-            0 => "now".to_owned(),
-            ms => format!("in {}", span(ms)),
-        }),
-        suspended: end_if(found.suspended_until_ms),
-        suspended_by: text(&found.suspended_by),
         warnings: warnings(found),
-        is_all_suspended: is_all_suspended(found),
-        all_suspended: end_if(found.all_suspended_until_ms.unwrap_or_default()),
-        all_suspended_by: text(found.all_suspended_by.as_deref().unwrap_or_default()),
-        recovery: (found.recovery_wait_until_ms)
+        recovers_ms: recovers_ms
             .filter(|until_ms| *until_ms > now_ms)
-            .map(|until_ms| ShownTime::end(now_ms, until_ms + floor_ms(NOTICED_WITHIN))),
-        recovery_why: text(found.recovery_wait_reason.as_deref().unwrap_or_default()),
-        held: found.held.as_ref().map(|held| held.0.clone()),
-        diverted_to: found.diverted_to.as_deref().map(text),
-        limits: (found.limits.iter()).map(|it| row(now_ms, it)).collect(),
-        shadows: (found.shadows.iter())
-            .map(|it| tried(it, now_ms, &of_it))
-            .collect(),
-        advertised: (found.advertised.iter())
-            .map(AdvertisedLimit::describe)
-            .collect(),
-        missing: found.labels_missing.iter().map(|it| text(it)).collect(),
-        others: (found.other_configurations.iter())
-            .map(|other| {
-                let limits = other.limits.iter().map(|it| text(it)).collect();
-                (ShownTime::end(now_ms, other.until_ms), limits)
-            })
-            .collect(),
-        name: ShownName::new(name),
+            .map(|until_ms| until_ms + floor_ms(NOTICED_WITHIN)),
+        shadows: (found.shadows.iter()).map(|it| tried(it, &of_it)).collect(),
     }
 }
 
@@ -309,7 +199,7 @@ mod tests {
             "would_never_have_started": 3, "longest_wait_ms": 41_000,
         });
         let shadow: ShadowAnswer = serde_json::from_value(shadow).expect("an answer");
-        let words = tried(&shadow, 0, &[]).words;
+        let words = tried(&shadow, &[]).words;
         let expected = "would have made 312 of 4,000 wait, the longest 41.0s; 3 for more than ";
         assert!(words.starts_with(expected), "{words}");
     }

@@ -2,10 +2,10 @@
 
 use askama::Template;
 
-use super::super::text::{ShownName, ShownTime, decimal, number, text};
+use super::super::text::{filters, number};
 use super::{Pager, ViewRequest, ViewSource, rendered};
 use crate::api::ApiProblem;
-use operator::fleet::{TenantAnswer, TenantsPage};
+use operator::fleet::TenantsPage;
 use operator::text::count;
 
 /// Number of rows per page.
@@ -19,39 +19,6 @@ const SORTS: [(&str, &str); 4] = [
     ("starts", "Starts /s"),
 ];
 
-/// A tenant in a list.
-pub(super) struct TenantRow {
-    pub name: ShownName,
-    /// Query of the tenant's page.
-    pub link: String,
-    pub waiting: String,
-    pub running: String,
-    pub starts: String,
-    pub denials: String,
-    pub limit: Option<String>,
-    pub suspended: Option<ShownTime>,
-    pub suspended_by: Option<String>,
-    pub empty: Option<ShownTime>,
-    pub at_least: bool,
-}
-
-pub(super) fn rows(asked: &ViewRequest, now_ms: u64, tenants: &[TenantAnswer]) -> Vec<TenantRow> {
-    let row = |it: &TenantAnswer| TenantRow {
-        link: asked.query([("name", it.tenant.as_str())]),
-        name: ShownName::new(&it.tenant),
-        waiting: number(it.waiting.unwrap_or(0).max(it.waiting_in_memory)),
-        running: number(it.calls_in_flight),
-        starts: decimal(it.starts_per_s),
-        denials: decimal(it.denials_per_s),
-        limit: it.limit.as_deref().map(text),
-        suspended: ShownTime::end_if(now_ms, it.suspended_until_ms),
-        suspended_by: it.suspended_by.as_deref().map(text),
-        empty: ShownTime::end_if(now_ms, it.line_ends_ms),
-        at_least: it.at_least,
-    };
-    tenants.iter().map(row).collect()
-}
-
 /// A column by which the list can be sorted.
 struct SortColumn {
     name: &'static str,
@@ -61,22 +28,19 @@ struct SortColumn {
 
 #[derive(Template)]
 #[template(path = "tenants.html")]
-struct TenantsView {
-    now: ShownTime,
-    search: String,
-    sort: String,
-    pipeline: String,
+struct TenantsView<'a> {
+    asked: &'a ViewRequest,
+    answer: &'a TenantsPage,
+    now_ms: u64,
+    search: &'a str,
+    sort: &'static str,
+    pipeline: &'a str,
     columns: Vec<SortColumn>,
-    rows: Vec<TenantRow>,
     first: u64,
     last: u64,
     all: String,
     workers: String,
     left_out: Option<String>,
-    gate_failure: Option<String>,
-    troubles: Vec<String>,
-    /// Query of the page of the tenant whose name is the search text.
-    exact: String,
     pager: Pager,
 }
 
@@ -108,10 +72,12 @@ pub(super) async fn html(
     };
     let shown = answer.tenants.len() as u64;
     let view = TenantsView {
-        now: ShownTime::now(answer.now_ms),
-        search: search.to_owned(),
-        sort: (*sort).to_owned(),
-        pipeline: asked.pipeline.clone().unwrap_or_default(),
+        asked,
+        answer: &answer,
+        now_ms: answer.now_ms,
+        search,
+        sort,
+        pipeline: asked.pipeline.as_deref().unwrap_or_default(),
         columns: SORTS
             .iter()
             .map(|(by, name)| SortColumn {
@@ -120,7 +86,6 @@ pub(super) async fn html(
                 is_sorted: by == sort,
             })
             .collect(),
-        rows: rows(asked, answer.now_ms, &answer.tenants),
         first: offset + shown.min(1),
         last: offset + shown,
         all: number(offset + shown + answer.tenants_not_shown),
@@ -134,9 +99,6 @@ pub(super) async fn html(
             )),
             None => Some("more than workers distinguish".to_owned()),
         },
-        gate_failure: answer.gate_failure.as_deref().map(text),
-        troubles: answer.not_known.describe(),
-        exact: asked.query([("name", search)]),
         pager: Pager {
             first: (offset > 0).then(|| address(sort, 0)),
             next: answer.next_offset.map(|next| address(sort, next)),
