@@ -2,28 +2,20 @@
 
 use std::collections::HashSet;
 
-use serde::Serialize;
+use serde_json::json;
 
-use super::DemoObservations;
+use super::tenant::TenantFigures;
+use super::{DemoObservations, Promise};
 use crate::demo::answers::ReportedResult;
 use crate::demo::ledger::Arrival;
 use crate::demo::workload::Workload;
 
 /// P9: every job has a result with the answer to its own call.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct AnswersBack {
-    pub holds: bool,
-    pub results: usize,
-    /// Jobs without a result.
-    pub missing: usize,
-    /// Results about a call other than the job's last one, or about none.
-    pub wrong: usize,
-    /// Further results of jobs that have one already.
-    pub again: usize,
-}
-
-/// Compares the results with the calls.
-pub fn answers_back(plan: &Workload, observed: &DemoObservations) -> AnswersBack {
+pub fn answers_back(
+    plan: &Workload,
+    observed: &DemoObservations,
+    tenants: &[TenantFigures],
+) -> Promise {
     let mut answered = HashSet::new();
     let (mut wrong, mut again) = (0, 0);
     for result in &observed.results {
@@ -39,12 +31,23 @@ pub fn answers_back(plan: &Workload, observed: &DemoObservations) -> AnswersBack
         .iter()
         .map(|job| plan.id(*job).to_string());
     let missing = jobs.filter(has_none).count();
-    AnswersBack {
+    let results = observed.results.len();
+    let calls: usize = tenants.iter().map(|tenant| tenant.done + tenant.dead).sum();
+    Promise {
+        key: "answers_back",
+        title: "P9 answers come back",
         holds: missing == 0 && wrong == 0,
-        results: observed.results.len(),
-        missing,
-        wrong,
-        again,
+        figures: json!({
+            "results": results,
+            "missing": missing,
+            // About a call other than the job's last one, or about none.
+            "wrong": wrong,
+            "again": again,
+        }),
+        text: format!(
+            "{results} results for {calls} calls: {missing} jobs have none, {wrong} belong to \
+            another call, {again} are repeats"
+        ),
     }
 }
 

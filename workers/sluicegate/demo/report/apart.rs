@@ -4,8 +4,9 @@ use std::collections::{BTreeMap, HashSet};
 use std::time::Duration;
 
 use serde::Serialize;
+use serde_json::json;
 
-use super::{DemoFigures, DemoObservations};
+use super::{DemoFigures, DemoObservations, Promise};
 use crate::demo::ledger::Arrival;
 use crate::demo::pipelines::PipelineRole;
 use crate::demo::workload::Workload;
@@ -18,30 +19,7 @@ pub struct CombinedFigures {
     /// The figures by the pipelines' names.
     pub pipelines: BTreeMap<&'static str, DemoFigures>,
     /// P10
-    pub pipelines_apart: PipelinesApart,
-}
-
-/// P10: one pipeline is affected neither by an outage of another's API nor by a flood of another's
-/// jobs.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct PipelinesApart {
-    pub holds: bool,
-    /// Calls of the steady pipeline.
-    pub calls: usize,
-    /// Calls of the steady pipeline that were made while another's API refused connections and more
-    /// calls of the flood were to come.
-    pub beside_both: usize,
-    /// Jobs of the steady pipeline called later than one period after their own. In each period as
-    /// many jobs arrive as the limit admits.
-    pub late: usize,
-    /// Failed calls of the pipeline whose API went away.
-    pub failed_calls: u64,
-    /// Jobs of that pipeline with a final answer after the API's return.
-    pub called_after_return: usize,
-    /// Calls at another pipeline's API.
-    pub astray: usize,
-    /// Pipelines that ended and were restarted.
-    pub restarts: u64,
+    pub pipelines_apart: Promise,
 }
 
 impl CombinedFigures {
@@ -61,7 +39,9 @@ impl CombinedFigures {
     }
 }
 
-fn compare(plans: &[Workload], observed: &[DemoObservations]) -> PipelinesApart {
+/// P10: one pipeline is affected neither by an outage of another's API nor by a flood of another's
+/// jobs.
+fn compare(plans: &[Workload], observed: &[DemoObservations]) -> Promise {
     let of = |pipeline| {
         let parts = plans.iter().zip(observed);
         parts.filter(move |(plan, _)| plan.pipeline == Some(pipeline))
@@ -77,7 +57,7 @@ fn compare(plans: &[Workload], observed: &[DemoObservations]) -> PipelinesApart 
     };
     let steady = || of(PipelineRole::Steady).flat_map(|(_, steady)| &steady.arrivals);
     let (calls, beside_both) = (steady().count(), steady().filter(is_beside).count());
-    let late = of(PipelineRole::Steady)
+    let late: usize = of(PipelineRole::Steady)
         .map(|(plan, steady)| late(plan, steady))
         .sum();
     let called_after_return = of(PipelineRole::Away).map(|(plan, away)| {
@@ -86,13 +66,15 @@ fn compare(plans: &[Workload], observed: &[DemoObservations]) -> PipelinesApart 
         let jobs = calls.filter(back).map(|call| plan.id(call.job));
         jobs.collect::<HashSet<_>>().len()
     });
-    let called_after_return = called_after_return.sum();
-    let failed_calls = of(PipelineRole::Away)
+    let called_after_return: usize = called_after_return.sum();
+    let failed_calls: u64 = of(PipelineRole::Away)
         .map(|(_, away)| away.counted.failed_calls)
         .sum();
-    let astray = observed.iter().map(|observed| observed.strangers).sum();
-    let restarts = observed.iter().map(|part| part.counted.restarts).sum();
-    PipelinesApart {
+    let astray: usize = observed.iter().map(|observed| observed.strangers).sum();
+    let restarts: u64 = observed.iter().map(|part| part.counted.restarts).sum();
+    Promise {
+        key: "pipelines_apart",
+        title: "P10 pipelines stay apart",
         // If there was no disturbance, its absence proves nothing.
         holds: calls > 0
             && beside_both == calls
@@ -101,13 +83,22 @@ fn compare(plans: &[Workload], observed: &[DemoObservations]) -> PipelinesApart 
             && called_after_return > 0
             && astray == 0
             && restarts == 0,
-        calls,
-        beside_both,
-        late,
-        failed_calls,
-        called_after_return,
-        astray,
-        restarts,
+        figures: json!({
+            "calls": calls,
+            "beside_both": beside_both,
+            "late": late,
+            "failed_calls": failed_calls,
+            "called_after_return": called_after_return,
+            "astray": astray,
+            "restarts": restarts,
+        }),
+        text: format!(
+            "{beside_both} of {calls} calls of steady were made while the API of away refused \
+            connections ({failed_calls} calls failed) and the flood was running; {late} were late \
+            by more than one period; {called_after_return} jobs of away were called after the \
+            API's return; {astray} calls of another pipeline's API, {restarts} restarts of a \
+            pipeline"
+        ),
     }
 }
 

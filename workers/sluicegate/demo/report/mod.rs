@@ -13,7 +13,8 @@ use std::collections::HashSet;
 use std::ops::Range;
 use std::time::Duration;
 
-use serde::Serialize;
+use serde::{Serialize, Serializer};
+use serde_json::Value;
 use trial::core_waits::CoreWaits;
 use trial::pauses::Pauses;
 
@@ -24,7 +25,7 @@ use super::pipelines::PipelineRole;
 use super::queues::DeadLetter;
 use super::scenario::Scenario;
 use super::workload::{DemoJob, Workload};
-use answers::{AnswersBack, answers_back};
+use answers::answers_back;
 pub use apart::CombinedFigures;
 use tenant::TenantFigures;
 
@@ -77,120 +78,40 @@ pub struct ApiOutage {
     pub to_ns: u64,
 }
 
+/// A promise, and whether a run kept it.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Promise {
+    /// Key in the JSON.
+    #[serde(skip)]
+    pub key: &'static str,
+    /// Title of the line.
+    #[serde(skip)]
+    pub title: &'static str,
+    /// Whether it holds.
+    pub holds: bool,
+    /// The figures as a JSON object.
+    #[serde(flatten)]
+    pub figures: Value,
+    /// The figures as a line.
+    #[serde(skip)]
+    pub text: String,
+}
+
 /// The figures by promise.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct DemoFigures {
     /// Whether all promises hold.
     pub holds: bool,
-    /// P1
-    pub never_lost: NeverLost,
-    /// P2
-    pub never_exceeded: NeverExceeded,
-    /// P3, if the API is available all the time.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub never_idle: Option<NeverIdle>,
-    /// P4, in the same case.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub cheap_waiting: Option<CheapWaiting>,
-    /// P6, in the same case.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub throttling_is_not_failure: Option<NotFailure>,
-    /// P9, if the scenario has results.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub answers_back: Option<AnswersBack>,
+    /// The promises. P3, P4 and P6 are left out if the API is unavailable for a time, and P9 if the
+    /// scenario has no results.
+    #[serde(flatten, serialize_with = "by_key")]
+    pub promises: Vec<Promise>,
     /// The figures of each tenant.
     pub tenants: Vec<TenantFigures>,
 }
 
-/// P1: every confirmed job ends as done or as a dead letter.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct NeverLost {
-    pub holds: bool,
-    pub published: usize,
-    pub confirmed: usize,
-    pub done: usize,
-    pub dead: usize,
-    /// Dead letters that the API did not cause.
-    pub dead_unasked: usize,
-    pub lost: usize,
-    /// Calls for a job that already had a final answer.
-    pub duplicates: usize,
-    pub left_in_queues: usize,
-}
-
-/// P2: no window exceeds its limit, and no worker calls for a tenant that the API throttles.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct NeverExceeded {
-    pub holds: bool,
-    /// Whether it holds only because this machine delayed calls for longer than the guard assumes.
-    pub explained_by_delays: bool,
-    /// The longest time for which this machine kept the demo or a worker from running before a
-    /// tenant's last call.
-    pub longest_delay_seconds: f64,
-    pub violations: usize,
-    pub limits: Vec<FullestWindow>,
-    /// Calls answered with 429 because a limit was exceeded.
-    pub answered_429: usize,
-    /// Calls answered with 429 because the scenario requires it. Each throttles its tenant.
-    pub closings: usize,
-    /// Calls for a throttled tenant that were in flight when it was throttled.
-    pub under_way: usize,
-    /// Later calls for a throttled tenant.
-    pub while_closed: usize,
-    /// Calls that named no job of the demo.
-    pub strangers: usize,
-}
-
-/// The fullest window of one limit, over all tenants.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct FullestWindow {
-    pub name: String,
-    pub units: u64,
-    pub max: u64,
-}
-
-/// P3: the limit's quota is used while jobs wait. Figures are those of the worst tenant.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct NeverIdle {
-    pub holds: bool,
-    /// Whether it holds only after the delays by this machine are subtracted.
-    pub explained_by_delays: bool,
-    /// How long this machine kept the demo or a worker from running between a tenant's first and
-    /// last call; the longest of all tenants.
-    pub delayed_seconds: f64,
-    pub used_share: f64,
-    pub promised_share: f64,
-    pub makespan_seconds: f64,
-    /// The ideal time if the guard counts as part of the window.
-    pub ideal_seconds: f64,
-    pub makespan_to_ideal: f64,
-    /// The maximum ratio.
-    pub promised_ratio: f64,
-    /// If jobs reserve more than they use: the ideal time if all unused units were returned and
-    /// used at once.
-    pub ideal_corrected_seconds: Option<f64>,
-}
-
-/// P4: a waiting job is delivered only a few times, however many jobs wait.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct CheapWaiting {
-    pub holds: bool,
-    pub deliveries: u64,
-    pub deliveries_per_job: f64,
-    pub promised_per_job: f64,
-}
-
-/// P6: a wait uses no attempt and adds no growing header.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct NotFailure {
-    pub holds: bool,
-    /// Calls whose `x-attempt` was not 1. The API never asked for a second attempt.
-    pub attempts_used: usize,
-    /// Dead letters with a header of RabbitMQ that grows on each trip.
-    pub with_broker_headers: usize,
-    /// Size of the largest headers of a dead letter. Each tenant's dead letter is the job that
-    /// waited longest.
-    pub header_bytes: usize,
+fn by_key<S: Serializer>(promises: &[Promise], to: S) -> Result<S::Ok, S::Error> {
+    to.collect_map(promises.iter().map(|promise| (promise.key, promise)))
 }
 
 impl DemoFigures {
@@ -205,28 +126,22 @@ impl DemoFigures {
         let tenants: Vec<_> = (0..plan.tenants)
             .map(|tenant| tenant::figures(plan, observed, &dead_jobs, tenant))
             .collect();
-        let never_lost = count::never_lost(plan, observed, &dead_jobs);
-        let never_exceeded = count::never_exceeded(plan, observed, &tenants);
+        let mut promises = vec![
+            count::never_lost(plan, observed, &dead_jobs),
+            count::never_exceeded(plan, observed, &tenants),
+        ];
         // An outage costs attempts, deliveries, and its duration.
-        let is_there = plan.pipeline != Some(PipelineRole::Away);
-        let never_idle = is_there.then(|| count::never_idle(plan, observed, &tenants));
-        let cheap_waiting = is_there.then(|| count::cheap_waiting(plan, observed));
-        let not_failure = is_there.then(|| count::not_failure(observed));
-        let has_results = plan.scenario == Scenario::Results;
-        let answers_back = has_results.then(|| answers_back(plan, observed));
+        if plan.pipeline != Some(PipelineRole::Away) {
+            promises.push(count::never_idle(plan, observed, &tenants));
+            promises.push(count::cheap_waiting(plan, observed));
+            promises.push(count::not_failure(observed));
+        }
+        if plan.scenario == Scenario::Results {
+            promises.push(answers_back(plan, observed, &tenants));
+        }
         Self {
-            holds: never_lost.holds
-                && never_exceeded.holds
-                && never_idle.as_ref().is_none_or(|figures| figures.holds)
-                && cheap_waiting.as_ref().is_none_or(|figures| figures.holds)
-                && not_failure.as_ref().is_none_or(|figures| figures.holds)
-                && answers_back.as_ref().is_none_or(|answers| answers.holds),
-            never_lost,
-            never_exceeded,
-            never_idle,
-            cheap_waiting,
-            throttling_is_not_failure: not_failure,
-            answers_back,
+            holds: promises.iter().all(|promise| promise.holds),
+            promises,
             tenants,
         }
     }
