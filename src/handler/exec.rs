@@ -7,7 +7,6 @@
 //! program replaces it.
 
 mod child;
-mod line_reader;
 mod pool;
 mod stderr;
 

@@ -11,6 +11,7 @@ pub mod exec;
 pub mod forward;
 #[cfg(feature = "http")]
 pub mod http;
+pub mod lines;
 mod verdicts;
 
 use std::fmt;

@@ -5,13 +5,16 @@ use std::process::Stdio;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
+use futures_util::TryStreamExt as _;
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
-use tokio::io::{AsyncWriteExt, BufReader};
+use tokio::io::AsyncWriteExt;
 use tokio::process::{self, ChildStdin, ChildStdout, Command};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
+use tokio_util::codec::FramedRead;
 
-use super::line_reader::{LineReader, ReadLine};
 use super::stderr::{self, LogRateLimit};
+use crate::lines::{LineDecoder, TooLong};
 use config::{Exec, env_name};
 use rules::job::verdict::{self, MAX_VERDICT};
 use runtime::shortage;
@@ -23,13 +26,16 @@ const KILL_TIMEOUT: Duration = Duration::from_secs(5);
 /// Interval at which a program's end is polled.
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
+/// A line that was read, or `None` at the end.
+type ReadLine = io::Result<Option<Result<Bytes, TooLong>>>;
+
 /// A running program. Dropping it kills the program and all processes that it has started.
 pub(super) struct Child {
     process: process::Child,
     group: Group,
     /// Standard input; `None` once it is closed.
     input: Option<ChildStdin>,
-    output: LineReader<BufReader<ChildStdout>>,
+    output: FramedRead<ChildStdout, LineDecoder>,
 }
 
 /// The process group of a program. The group's ID stays reserved until the program is reaped, which
@@ -125,7 +131,7 @@ impl Child {
             process,
             group,
             input: Some(input),
-            output: LineReader::new(BufReader::new(output), MAX_VERDICT),
+            output: FramedRead::new(output, LineDecoder::new(MAX_VERDICT)),
         };
         let within = exec.start_timeout;
         match timeout(within, child.next_line()).await {
@@ -140,31 +146,31 @@ impl Child {
     }
 
     /// Reads the next line. An error says why there is none.
-    pub async fn next_line(&mut self) -> Result<Vec<u8>, String> {
+    pub async fn next_line(&mut self) -> Result<Bytes, String> {
         let read = self.read().await;
         self.line(read).await
     }
 
-    /// Reads the next line, or learns of the end of the output.
-    pub async fn read(&mut self) -> io::Result<ReadLine> {
-        self.output.next().await
+    /// Reads the next line, or learns of the end of the output. Dropping the future loses no bytes.
+    pub async fn read(&mut self) -> ReadLine {
+        self.output.try_next().await
     }
 
     /// Returns the line that was read. An error says why there is none, which takes a moment if the
     /// program is ending.
-    pub async fn line(&self, read: io::Result<ReadLine>) -> Result<Vec<u8>, String> {
+    pub async fn line(&self, read: ReadLine) -> Result<Bytes, String> {
         match read {
-            Ok(ReadLine::Whole(line)) => Ok(line),
-            Ok(ReadLine::TooLong) => {
+            Ok(Some(Ok(line))) => Ok(line),
+            Ok(Some(Err(TooLong))) => {
                 Err(format!("it wrote a line longer than {MAX_VERDICT} bytes"))
             }
-            Ok(ReadLine::End) => Err(self.describe_end().await),
+            Ok(None) => Err(self.describe_end().await),
             Err(why) => Err(format!("its output can't be read: {why}")),
         }
     }
 
     /// Writes `line` and reads the line that answers it.
-    pub async fn ask(&mut self, line: &[u8], deadline: Instant) -> Result<Vec<u8>, NoAnswer> {
+    pub async fn ask(&mut self, line: &[u8], deadline: Instant) -> Result<Bytes, NoAnswer> {
         let asked = async {
             let Some(input) = &mut self.input else {
                 return Err("its input is closed".to_owned());

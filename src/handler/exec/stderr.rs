@@ -3,12 +3,13 @@
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use tokio::io::BufReader;
+use futures_util::TryStreamExt as _;
 use tokio::process::ChildStderr;
 use tokio::time::Instant;
+use tokio_util::codec::FramedRead;
 use tracing::{info, warn};
 
-use super::line_reader::{LineReader, ReadLine};
+use crate::lines::LineDecoder;
 
 /// Maximum length of a line in bytes; a longer one is left out.
 const MAX_LINE_BYTES: usize = 4 << 10;
@@ -50,14 +51,11 @@ impl LogRateLimit {
 
 /// Logs the lines that the program `pid` writes, until it ends.
 pub(super) async fn log(errors: ChildStderr, pid: i32, limit: std::sync::Arc<LogRateLimit>) {
-    let mut lines = LineReader::new(BufReader::new(errors), MAX_LINE_BYTES);
-    loop {
-        let text = match lines.next().await {
-            Ok(ReadLine::Whole(line)) => printable(&line),
-            Ok(ReadLine::TooLong) if lines.skip().await.is_ok() => {
-                format!("(a line of more than {MAX_LINE_BYTES} bytes)")
-            }
-            Ok(ReadLine::TooLong | ReadLine::End) | Err(_) => return,
+    let mut lines = FramedRead::new(errors, LineDecoder::new(MAX_LINE_BYTES));
+    while let Ok(Some(line)) = lines.try_next().await {
+        let text = match line {
+            Ok(line) => printable(&line),
+            Err(_) => format!("(a line of more than {MAX_LINE_BYTES} bytes)"),
         };
         let (logged, is_first) = limit.has_room();
         if logged {

@@ -13,7 +13,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use rules::delays::DelayLevels;
 use rules::text::{self, NotText};
 use serde_json::json;
-use tokio::io::{AsyncBufRead, BufReader};
+use tokio::io::AsyncRead;
 
 use super::answer;
 use super::input_lines::{InputLine, InputLines};
@@ -229,10 +229,10 @@ async fn publish_lines(
 }
 
 /// Opens the file at `path`, or standard input.
-async fn open_input(path: Option<&Path>) -> Result<Box<dyn AsyncBufRead + Unpin>, Failure> {
+async fn open_input(path: Option<&Path>) -> Result<Box<dyn AsyncRead + Unpin>, Failure> {
     if let Some(path) = path.filter(|path| path.as_os_str() != "-") {
         return match tokio::fs::File::open(path).await {
-            Ok(file) => Ok(Box::new(BufReader::new(file))),
+            Ok(file) => Ok(Box::new(file)),
             Err(error) => {
                 let path = path.display();
                 Err(Failure::Usage(format!("{path}: can't be read: {error}")))
@@ -245,7 +245,7 @@ async fn open_input(path: Option<&Path>) -> Result<Box<dyn AsyncBufRead + Unpin>
             examples"
         );
     }
-    Ok(Box::new(BufReader::new(tokio::io::stdin())))
+    Ok(Box::new(tokio::io::stdin()))
 }
 
 /// Jobs that are published together.
@@ -259,7 +259,7 @@ struct Batch {
 }
 
 /// Publishes jobs in batches, so that an endless input needs no more memory than a batch.
-async fn stream<R: AsyncBufRead + Unpin>(
+async fn stream<R: AsyncRead + Unpin>(
     mut lines: InputLines<R>,
     maker: &JobMaker<'_>,
     client: &Client,
@@ -296,7 +296,7 @@ async fn stream<R: AsyncBufRead + Unpin>(
 
 /// Reads jobs into `batch` until it is full or the input pauses. Returns false at the end of the
 /// input.
-async fn fill<R: AsyncBufRead + Unpin>(
+async fn fill<R: AsyncRead + Unpin>(
     batch: &mut Batch,
     lines: &mut InputLines<R>,
     maker: &JobMaker<'_>,
@@ -343,7 +343,7 @@ async fn fill<R: AsyncBufRead + Unpin>(
 /// Fails if the input is UTF-16, since each of its lines would be invalid.
 fn refuse_utf16(first: &InputLine) -> Result<(), Failure> {
     match first.bytes.as_deref().map(text::decode) {
-        Some(Err(why @ NotText::Utf16)) => {
+        Ok(Err(why @ NotText::Utf16)) => {
             Err(Failure::Usage(format!("the input can't be read: {why}")))
         }
         _ => Ok(()),
@@ -352,7 +352,7 @@ fn refuse_utf16(first: &InputLine) -> Result<(), Failure> {
 
 /// Parses the job in `line`, or returns `None` for an empty line.
 fn read(maker: &JobMaker<'_>, line: InputLine) -> Result<Option<Outgoing>, String> {
-    let Some(bytes) = line.bytes else {
+    let Ok(bytes) = line.bytes else {
         return Err("is longer than 16 MiB".to_owned());
     };
     let text = text::decode(&bytes).map_err(|why| why.to_string())?;
@@ -391,7 +391,7 @@ mod tests {
     use std::pin::Pin;
     use std::task::{Context, Poll};
 
-    use tokio::io::{AsyncRead, AsyncReadExt as _, ReadBuf};
+    use tokio::io::{AsyncReadExt as _, ReadBuf};
 
     use super::*;
 
@@ -413,7 +413,7 @@ mod tests {
         let config = Config::parse("c.yaml", "", std::iter::empty()).expect("valid");
         let maker = JobMaker::new(&config, &"jobs".into()).expect("a maker");
         let text = b"{\"tenant\":\"a\"}\n\n{\"tenant\":\"a\"}\n{\"ten";
-        let mut lines = InputLines::new(BufReader::new(text.chain(Broken)));
+        let mut lines = InputLines::new(text.chain(Broken));
         let (mut batch, mut tally) = (Batch::default(), PublishTally::default());
         let hidden = ProgressBar::hidden();
         let filled = fill(&mut batch, &mut lines, &maker, &mut tally, &hidden).await;
