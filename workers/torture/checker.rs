@@ -19,7 +19,7 @@ use std::time::Duration;
 use crate::faults::{FaultKind, FaultTarget};
 use crate::history::{EventKind, HistoryEvent, JobId};
 use keys::JobsByKey;
-use lives::{FaultIntervals, JobLives};
+use lives::{FaultIntervals, JobLives, Life};
 use thiserror::Error;
 
 /// How long a fault has consequences after its end. For example, a connection that died unnoticed
@@ -243,76 +243,96 @@ impl HistoryVerdict {
     }
 }
 
+/// What a history is judged by, and the judgment so far.
+struct Checker<'a> {
+    events: &'a [HistoryEvent],
+    rules: CheckRules,
+    lives: &'a JobLives,
+    keys: &'a JobsByKey<'a>,
+    broken: &'a FaultIntervals,
+    verdict: HistoryVerdict,
+}
+
 /// Checks `events`, which must be sorted by time.
 pub fn check(events: &[HistoryEvent], rules: CheckRules) -> HistoryVerdict {
     let lives = JobLives::of(events);
-    let broken = FaultIntervals::of(events);
-    let keys = JobsByKey::of(&lives);
-    let mut verdict = HistoryVerdict::default();
-    for (job, life) in &lives.jobs {
-        let done = life.is_done();
+    let mut checker = Checker {
+        events,
+        rules,
+        lives: &lives,
+        keys: &JobsByKey::of(&lives),
+        broken: &FaultIntervals::of(events),
+        verdict: HistoryVerdict::default(),
+    };
+    checker.check();
+    checker.verdict
+}
+
+impl Checker<'_> {
+    fn check(&mut self) {
+        for (job, life) in &self.lives.jobs {
+            self.check_job(*job, life);
+        }
+        if self.verdict.confirmed == 0 {
+            self.verdict.findings.push(Violation::Nothing);
+        }
+        self.windows();
+        self.closings();
+        self.results();
+        self.starts();
+        self.keys();
+        self.cancels();
+        self.neighbors();
+        self.misses();
+        let verdict = &mut self.verdict;
+        for event in self.events {
+            match &event.what {
+                EventKind::Broken { kind, .. } => *verdict.faults.entry(*kind).or_default() += 1,
+                EventKind::Mangled { job } => {
+                    verdict.findings.push(Violation::Mangled { job: *job });
+                }
+                EventKind::Failed { worker, how } => verdict.findings.push(Violation::Worker {
+                    worker: *worker,
+                    how: how.clone(),
+                }),
+                _ => {}
+            }
+        }
+    }
+
+    fn check_job(&mut self, job: JobId, life: &Life) {
+        let verdict = &mut self.verdict;
         verdict.calls += life.calls.len();
         verdict.refused += life.calls.iter().filter(|call| !call.is_done()).count();
-        verdict.done += usize::from(done);
+        verdict.done += usize::from(life.is_done());
         verdict.dead += usize::from(life.dead.is_some());
         match life.confirmed {
             true => verdict.confirmed += 1,
             false => verdict.unsure += 1,
         }
         if life.published.is_none() {
-            verdict.findings.push(Violation::Stranger { job: *job });
+            verdict.findings.push(Violation::Stranger { job });
         }
-        let went_on = life.dropped && keys.may_drop(*job, life, u64::MAX, &broken);
+        let went_on = life.dropped && self.keys.may_drop(job, life, u64::MAX, self.broken);
         if life.confirmed && !life.has_ended() && !went_on {
             let calls = life.calls.len();
-            verdict.findings.push(Violation::Lost { job: *job, calls });
+            verdict.findings.push(Violation::Lost { job, calls });
         }
-        verdict.again(*job, life, &broken, rules);
-        verdict.attempts(*job, life, &broken, rules);
-        verdict.buried(*job, life, &broken, rules);
-        verdict.abandoned(*job, life, &broken, rules);
+        self.again(job, life);
+        self.attempts(job, life);
+        self.buried(job, life);
+        self.abandoned(job, life);
     }
-    if verdict.confirmed == 0 {
-        verdict.findings.push(Violation::Nothing);
-    }
-    verdict.windows(events, rules);
-    verdict.closings(events, &broken, rules);
-    verdict.check_results(events, (&lives, &keys), &broken, rules);
-    verdict.starts(&lives);
-    verdict.keys(&keys, &broken);
-    verdict.cancels(&lives, &broken, rules);
-    verdict.neighbors(events, (&lives, &broken), rules);
-    verdict.misses(&broken);
-    for event in events {
-        match &event.what {
-            EventKind::Broken { kind, .. } => *verdict.faults.entry(*kind).or_default() += 1,
-            EventKind::Mangled { job } => verdict.findings.push(Violation::Mangled { job: *job }),
-            EventKind::Failed { worker, how } => verdict.findings.push(Violation::Worker {
-                worker: *worker,
-                how: how.clone(),
-            }),
-            _ => {}
-        }
-    }
-    verdict
-}
 
-impl HistoryVerdict {
     /// Requires a fault that explains each call after the job's end. The fault may be anywhere in
     /// the job's life, since a copy of a job can wait for its turn long after the fault that made
     /// it.
-    fn again(
-        &mut self,
-        job: JobId,
-        life: &lives::Life,
-        broken: &FaultIntervals,
-        rules: CheckRules,
-    ) {
+    fn again(&mut self, job: JobId, life: &Life) {
         for call in life.after_the_end() {
-            let cause = broken.latest(life.begins(), call.at, AFTERMATH, life.repeated_by(rules));
+            let cause = self.broken.latest(life.begins(), call.at, AFTERMATH, life.repeated_by(self.rules));
             match cause {
-                Some(kind) => *self.repeated.entry(kind).or_default() += 1,
-                None => self.findings.push(Violation::Repeated { job, at: call.at }),
+                Some(kind) => *self.verdict.repeated.entry(kind).or_default() += 1,
+                None => self.verdict.findings.push(Violation::Repeated { job, at: call.at }),
             }
         }
     }
@@ -320,30 +340,25 @@ impl HistoryVerdict {
     /// Checks that waits use no attempts: a call's attempt is at most one more than the number of
     /// failures before it. It may be lower only with a copy of the job, a worker that died and
     /// forgot a failure, or an open breaker.
-    fn attempts(
-        &mut self,
-        job: JobId,
-        life: &lives::Life,
-        broken: &FaultIntervals,
-        rules: CheckRules,
-    ) {
+    fn attempts(&mut self, job: JobId, life: &Life) {
         for (at, call) in life.calls.iter().enumerate() {
-            self.attempts = self.attempts.max(call.attempt);
+            self.verdict.attempts = self.verdict.attempts.max(call.attempt);
             let failures = life.calls[..at].iter().filter(|call| call.failed()).count();
-            let unseen = broken.count(life.begins(), call.at, AFTERMATH, FaultKind::uses_attempts);
-            let hidden = broken.latest(life.begins(), call.at, AFTERMATH, |kind| {
-                kind.hides_attempts() || rules.affects_forwarding(kind)
+            let unseen = self.broken.count(life.begins(), call.at, AFTERMATH, FaultKind::uses_attempts);
+            let hidden = self.broken.any(life.begins(), call.at, AFTERMATH, |kind| {
+                kind.hides_attempts() || self.rules.affects_forwarding(kind)
             });
-            if hidden.is_some() {
+            if hidden {
                 continue;
             }
-            let copies = broken.latest(life.begins(), call.at, AFTERMATH, life.repeated_by(rules));
+            let repeats = life.repeated_by(self.rules);
+            let copies = self.broken.any(life.begins(), call.at, AFTERMATH, repeats);
             let failures = u32::try_from(failures + unseen).unwrap_or(u32::MAX);
             let next = failures.saturating_add(1);
-            let exact = copies.is_none() && unseen == 0 && !rules.breakers;
+            let exact = !copies && unseen == 0 && !self.rules.breakers;
             let forgot = exact && call.attempt < next;
             if call.attempt == 0 || call.attempt > next || forgot {
-                self.findings.push(Violation::Attempt {
+                self.verdict.findings.push(Violation::Attempt {
                     job,
                     attempt: call.attempt,
                     failures,
@@ -354,24 +369,18 @@ impl HistoryVerdict {
 
     /// Checks that a dead letter was rejected, had used all its attempts, or was requested by an
     /// operator.
-    fn buried(
-        &mut self,
-        job: JobId,
-        life: &lives::Life,
-        broken: &FaultIntervals,
-        rules: CheckRules,
-    ) {
+    fn buried(&mut self, job: JobId, life: &Life) {
         let Some(reason) = &life.dead else { return };
         if reason.trim().is_empty() {
-            self.findings.push(Violation::NoReason { job });
+            self.verdict.findings.push(Violation::NoReason { job });
         }
         let failures = life.calls.iter().filter(|call| call.failed()).count()
-            + broken.count(life.begins(), u64::MAX, AFTERMATH, FaultKind::uses_attempts);
+            + self.broken.count(life.begins(), u64::MAX, AFTERMATH, FaultKind::uses_attempts);
         if !life.calls.iter().any(|call| call.is_rejected())
             && !cancels::is_cancelled(life)
-            && failures < rules.max_attempts as usize
+            && failures < self.rules.max_attempts as usize
         {
-            self.findings.push(Violation::Buried {
+            self.verdict.findings.push(Violation::Buried {
                 job,
                 reason: reason.clone(),
             });
@@ -380,57 +389,52 @@ impl HistoryVerdict {
 
     /// Checks that workers finish their calls when they end. Only a killed worker may leave a call;
     /// a stopped one may find its call timed out.
-    fn abandoned(
-        &mut self,
-        job: JobId,
-        life: &lives::Life,
-        broken: &FaultIntervals,
-        rules: CheckRules,
-    ) {
+    fn abandoned(&mut self, job: JobId, life: &Life) {
         let explains = |kind: FaultKind| {
             kind.kills()
                 || kind.uses_attempts()
                 || kind.hides_attempts()
-                || rules.affects_forwarding(kind)
+                || self.rules.affects_forwarding(kind)
         };
         for call in &life.calls {
             let Some(at) = call.left() else { continue };
             let soon = Duration::from_nanos(at - call.at) < SOON;
-            if soon && broken.latest(call.at, at, AFTERMATH, explains).is_none() {
-                self.findings.push(Violation::Abandoned { job, at });
+            if soon && !self.broken.any(call.at, at, AFTERMATH, explains) {
+                self.verdict.findings.push(Violation::Abandoned { job, at });
             }
         }
     }
 
     /// Checks that no job of a tenant starts after a 429. Leaves out closings in which Redis lost
     /// data.
-    fn closings(&mut self, events: &[HistoryEvent], broken: &FaultIntervals, rules: CheckRules) {
-        let mut all = closings::closings(events, rules.closed);
+    fn closings(&mut self) {
+        let mut all = closings::closings(self.events, self.rules.closed);
         all.retain(|closing| {
-            let end = closing.at + rules.closed;
-            (broken.latest(closing.at, end, Duration::ZERO, FaultKind::forgets)).is_none()
+            let end = closing.at + self.rules.closed;
+            !(self.broken).any(closing.at, end, Duration::ZERO, FaultKind::forgets)
         });
         let ignored = (all.iter().filter_map(|closing| closing.last))
             .filter(|after| *after > KNOWN)
             .count();
         let closings = all.len();
-        self.closings = (closings, ignored);
+        self.verdict.closings = (closings, ignored);
         if closings >= CLOSINGS && ignored * 2 > closings {
-            self.findings.push(Violation::Ignored { closings, ignored });
+            self.verdict.findings.push(Violation::Ignored { closings, ignored });
         }
     }
 
-    fn windows(&mut self, events: &[HistoryEvent], rules: CheckRules) {
-        for window in windows::windows(events, rules.window) {
-            if window.calls * self.fullest.1.max(1) > self.fullest.0 * window.allowed.max(1) {
-                self.fullest = (window.calls, window.allowed);
+    fn windows(&mut self) {
+        let verdict = &mut self.verdict;
+        for window in windows::windows(self.events, self.rules.window) {
+            if window.calls * verdict.fullest.1.max(1) > verdict.fullest.0 * window.allowed.max(1) {
+                verdict.fullest = (window.calls, window.allowed);
             }
             if window.calls <= window.allowed {
                 continue;
             }
-            self.overfull += 1;
-            if rules.windows_hold {
-                self.findings.push(Violation::Overfull {
+            verdict.overfull += 1;
+            if self.rules.windows_hold {
+                verdict.findings.push(Violation::Overfull {
                     tenant: window.tenant,
                     at: window.at,
                     calls: window.calls,

@@ -1,7 +1,7 @@
 //! Canceled jobs: compares the command's report with the outcome.
 
-use super::lives::{CancelReport, FaultIntervals, JobLives, Life};
-use super::{AFTERMATH, CheckRules, HistoryVerdict, Violation};
+use super::lives::{CancelReport, Life};
+use super::{AFTERMATH, Checker, Violation};
 use crate::faults::FaultKind;
 use crate::history::JobId;
 
@@ -17,54 +17,46 @@ pub fn is_cancelled(life: &Life) -> bool {
     life.dead.as_deref() == Some(CANCELLED) && life.cancelling.is_some()
 }
 
-impl HistoryVerdict {
+impl Checker<'_> {
     /// Checks that a canceled job is not called once all workers follow, and is not done.
-    pub(super) fn cancels(&mut self, lives: &JobLives, broken: &FaultIntervals, rules: CheckRules) {
-        for (job, life) in &lives.jobs {
+    pub(super) fn cancels(&mut self) {
+        for (job, life) in &self.lives.jobs {
             let Some(asked_from) = life.cancelling else {
                 continue;
             };
-            self.cancelled.0 += usize::from(is_cancelled(life));
-            self.cancelled.1 += 1;
+            self.verdict.cancelled.0 += usize::from(is_cancelled(life));
+            self.verdict.cancelled.1 += 1;
             if let Some(asked) = life.asked {
-                self.was_asked(*job, life, (asked_from, asked), broken, rules);
+                self.was_asked(*job, life, (asked_from, asked));
             }
             // Two messages of the job may end differently.
-            let copies = broken.latest(life.begins(), u64::MAX, AFTERMATH, life.repeated_by(rules));
-            if is_cancelled(life) && life.is_done() && copies.is_none() && !life.is_twice() {
-                self.findings
-                    .push(Violation::DoneAndCancelled { job: *job });
+            let repeats = life.repeated_by(self.rules);
+            let copies = self.broken.any(life.begins(), u64::MAX, AFTERMATH, repeats);
+            if is_cancelled(life) && life.is_done() && !copies && !life.is_twice() {
+                let finding = Violation::DoneAndCancelled { job: *job };
+                self.verdict.findings.push(finding);
             }
         }
     }
 
-    fn was_asked(
-        &mut self,
-        job: JobId,
-        life: &Life,
-        (from, asked): (u64, CancelReport),
-        broken: &FaultIntervals,
-        rules: CheckRules,
-    ) {
+    fn was_asked(&mut self, job: JobId, life: &Life, (from, asked): (u64, CancelReport)) {
+        let (broken, rules) = (self.broken, self.rules);
         // A Redis that lost its data has lost the request.
-        let forgot = |to| {
-            broken
-                .latest(from, to, AFTERMATH, FaultKind::forgets)
-                .is_some()
-        };
+        let forgot = |to| broken.any(from, to, AFTERMATH, FaultKind::forgets);
         if asked.is_cancelled && life.dead.is_none() && !forgot(u64::MAX) {
-            self.findings.push(Violation::Uncancelled { job });
+            self.verdict.findings.push(Violation::Uncancelled { job });
         }
         if !asked.all_follow {
             return;
         }
         let late = |kind| kind == FaultKind::DownstreamStill || rules.affects_forwarding(kind);
         for call in &life.calls {
-            let excused =
-                forgot(call.at) || broken.latest(from, call.at, AFTERMATH, late).is_some();
+            let excused = forgot(call.at) || broken.any(from, call.at, AFTERMATH, late);
             if call.at > asked.at + ON_ITS_WAY && !excused {
                 let at = call.at;
-                self.findings.push(Violation::AfterCancel { job, at });
+                self.verdict
+                    .findings
+                    .push(Violation::AfterCancel { job, at });
             }
         }
     }

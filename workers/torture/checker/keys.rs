@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::lives::{FaultIntervals, JobLives, Life};
-use super::{AFTERMATH, HistoryVerdict, Violation};
+use super::{AFTERMATH, Checker, Violation};
 use crate::faults::FaultKind;
 use crate::history::JobId;
 
@@ -33,34 +33,28 @@ impl<'a> JobsByKey<'a> {
             // may be stepped back.
             let seen_by = first.calls.first().map_or(u64::MAX, |call| call.at);
             let clock = |kind| kind == FaultKind::RedisClock;
-            let longer = broken
-                .latest(first.begins(), by, AFTERMATH, clock)
-                .is_some();
+            let longer = broken.any(first.begins(), by, AFTERMATH, clock);
             let counts = longer || seen_by.saturating_add(key.lasts) > life.begins();
             (*other != job || key.twice) && first.begins() <= by && first.has_ended() && counts
         })
     }
 }
 
-impl HistoryVerdict {
+impl Checker<'_> {
     /// Checks that at most one of two jobs with the same key is called within its time, unless
     /// Redis forgot the first one.
-    pub(super) fn keys(&mut self, keys: &JobsByKey<'_>, broken: &FaultIntervals) {
-        for same in keys.0.values() {
-            self.dropped += same.iter().filter(|(_, life)| life.dropped).count();
+    pub(super) fn keys(&mut self) {
+        for same in self.keys.0.values() {
+            self.verdict.dropped += same.iter().filter(|(_, life)| life.dropped).count();
             for (at, (one, life)) in same.iter().enumerate() {
                 for (other, second) in &same[at + 1..] {
-                    self.one_of(((*one, life), (*other, second)), broken);
+                    self.one_of((*one, life), (*other, second));
                 }
             }
         }
     }
 
-    fn one_of(
-        &mut self,
-        ((one, a), (other, b)): ((JobId, &Life), (JobId, &Life)),
-        broken: &FaultIntervals,
-    ) {
+    fn one_of(&mut self, (one, a): (JobId, &Life), (other, b): (JobId, &Life)) {
         let (Some(key), Some(first), Some(second)) = (a.key, a.calls.first(), b.calls.first())
         else {
             return;
@@ -70,13 +64,11 @@ impl HistoryVerdict {
         let within =
             second.at < a.begins() + key.lasts && first.at < b.begins().saturating_add(key.lasts);
         let (from, to) = (a.begins().min(b.begins()), first.at.max(second.at));
-        if within
-            && broken
-                .latest(from, to, AFTERMATH, FaultKind::forgets)
-                .is_none()
-        {
+        if within && !self.broken.any(from, to, AFTERMATH, FaultKind::forgets) {
             let jobs = (one, other);
-            self.findings.push(Violation::Twice { jobs, at: to });
+            self.verdict
+                .findings
+                .push(Violation::Twice { jobs, at: to });
         }
     }
 }

@@ -267,6 +267,17 @@ impl FaultIntervals {
         self.between(from, to, aftermath, which).last()
     }
 
+    /// Returns true if there was such a fault.
+    pub fn any(
+        &self,
+        from: u64,
+        to: u64,
+        aftermath: Duration,
+        which: impl Fn(FaultKind) -> bool,
+    ) -> bool {
+        self.between(from, to, aftermath, which).next().is_some()
+    }
+
     /// Returns all faults in the order of their begin.
     pub fn all(&self) -> impl Iterator<Item = FaultInterval> {
         self.0.iter().copied()

@@ -3,10 +3,9 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::lives::{FaultIntervals, JobLives};
-use super::{CheckRules, HistoryVerdict, Violation};
+use super::{Checker, Violation};
 use crate::faults::FaultKind;
-use crate::history::{EventKind, HistoryEvent};
+use crate::history::EventKind;
 
 /// Length of the spans in which jobs are counted, in nanoseconds.
 const SPAN: u64 = 10_000_000_000;
@@ -23,43 +22,37 @@ const SILENCE: u64 = 11_000_000_000;
 /// a killed worker's calls for a minute.
 const AFTERMATH: Duration = Duration::from_secs(65);
 
-impl HistoryVerdict {
+impl Checker<'_> {
     /// Finds tenants with few jobs done while a neighbor was rude and nothing else was broken. A
     /// job counts once, even if it was called again. Finds also that no neighbor was rude long
     /// enough although some had to be.
-    pub(super) fn neighbors(
-        &mut self,
-        events: &[HistoryEvent],
-        (lives, broken): (&JobLives, &FaultIntervals),
-        rules: CheckRules,
-    ) {
+    pub(super) fn neighbors(&mut self) {
         let mut max = None;
         let mut draining = u64::MAX;
-        for event in events {
+        for event in self.events {
             match event.what {
                 EventKind::Limit { max: first } => max = max.or(Some(first)),
                 EventKind::Draining => draining = event.at,
                 _ => {}
             }
         }
-        let allowed = SPAN / rules.window * max.unwrap_or_default();
+        let allowed = SPAN / self.rules.window * max.unwrap_or_default();
         let mut done: BTreeMap<u32, Vec<u64>> = BTreeMap::new();
-        for (job, life) in &lives.jobs {
+        for (job, life) in &self.lives.jobs {
             let first = life.calls.iter().find(|call| call.is_done());
             done.entry(job.tenant)
                 .or_default()
                 .extend(first.map(|call| call.at));
         }
         done.values_mut().for_each(|times| times.sort_unstable());
-        for fault in broken.all().filter(|fault| fault.kind.is_rude()) {
+        for fault in self.broken.all().filter(|fault| fault.kind.is_rude()) {
             let kind = fault.kind;
             let silence = match kind {
                 FaultKind::RudeReplies => SILENCE,
                 _ => 0,
             };
             let (from, to) = (fault.begins + SUPPLY + silence, fault.ends.min(draining));
-            let other = broken.latest(from, to, AFTERMATH, |kind| !kind.is_rude());
-            if other.is_some() {
+            if (self.broken).any(from, to, AFTERMATH, |kind| !kind.is_rude()) {
                 continue;
             }
             for (tenant, times) in &done {
@@ -68,11 +61,11 @@ impl HistoryVerdict {
                 };
                 // A neighbor whose jobs were not published was not rude.
                 if !fault.missed {
-                    let min = self.neighbors.get_or_insert((done, allowed));
+                    let min = self.verdict.neighbors.get_or_insert((done, allowed));
                     min.0 = done.min(min.0);
                 }
                 if done * PART < allowed {
-                    self.findings.push(Violation::Starved {
+                    self.verdict.findings.push(Violation::Starved {
                         tenant: *tenant,
                         kind,
                         at,
@@ -82,8 +75,8 @@ impl HistoryVerdict {
                 }
             }
         }
-        if rules.neighbors && self.neighbors.is_none() {
-            self.findings.push(Violation::NoNeighbor);
+        if self.rules.neighbors && self.verdict.neighbors.is_none() {
+            self.verdict.findings.push(Violation::NoNeighbor);
         }
     }
 }

@@ -2,30 +2,23 @@
 
 use std::collections::{HashMap, HashSet};
 
-use super::keys::JobsByKey;
-use super::lives::{DUPLICATE, FaultIntervals, JobLives};
-use super::{CheckRules, HistoryVerdict, Violation};
+use super::lives::DUPLICATE;
+use super::{Checker, Violation};
 use crate::history::{DownstreamAnswer, EventKind, HistoryEvent, JobId};
 
 /// The statuses with which the downstream has answered each job so far.
 #[derive(Default)]
 struct AnsweredStatuses(HashMap<JobId, HashSet<u16>>);
 
-impl HistoryVerdict {
+impl Checker<'_> {
     /// Checks that each confirmed job has a result, and each result is true when it comes. `done`
     /// must follow a successful call, a status a call with that status, and `duplicate` another job
     /// with the same key.
-    pub(super) fn check_results(
-        &mut self,
-        events: &[HistoryEvent],
-        (lives, keys): (&JobLives, &JobsByKey<'_>),
-        broken: &FaultIntervals,
-        rules: CheckRules,
-    ) {
+    pub(super) fn results(&mut self) {
         let mut calls: HashMap<u64, JobId> = HashMap::new();
         let mut answered = AnsweredStatuses::default();
         let mut have_result: HashSet<JobId> = HashSet::new();
-        for HistoryEvent { at, what } in events {
+        for HistoryEvent { at, what } in self.events {
             match what {
                 EventKind::Arrived { call, job, .. } => _ = calls.insert(*call, *job),
                 EventKind::Answered { call, answer } => {
@@ -34,19 +27,19 @@ impl HistoryVerdict {
                     }
                 }
                 EventKind::Told { job, ended, status } => {
-                    self.results += 1;
+                    self.verdict.results += 1;
                     let is_right = job.is_some_and(|job| {
                         have_result.insert(job);
-                        let life = lives.jobs.get(&job);
+                        let life = self.lives.jobs.get(&job);
                         if ended == DUPLICATE {
-                            let may = |life| keys.may_drop(job, life, *at, broken);
+                            let may = |life| self.keys.may_drop(job, life, *at, self.broken);
                             return status.is_none() && life.is_some_and(may);
                         }
                         let dead = life.is_some_and(|life| life.dead.is_some());
                         answered.allows(job, ended, *status, dead)
                     });
                     if !is_right {
-                        self.findings.push(Violation::WrongResult {
+                        self.verdict.findings.push(Violation::WrongResult {
                             at: *at,
                             job: *job,
                             how: format!("{ended} {status:?}"),
@@ -56,12 +49,13 @@ impl HistoryVerdict {
                 _ => {}
             }
         }
-        if !rules.results {
+        if !self.rules.results {
             return;
         }
-        let confirmed = lives.jobs.iter().filter(|(_, life)| life.confirmed);
+        let confirmed = self.lives.jobs.iter().filter(|(_, life)| life.confirmed);
         let without_result = confirmed.filter(|(job, _)| !have_result.contains(job));
-        self.findings
+        self.verdict
+            .findings
             .extend(without_result.map(|(job, _)| Violation::NoResult { job: *job }));
     }
 }
