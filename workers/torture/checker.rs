@@ -19,7 +19,8 @@ use std::time::Duration;
 use crate::faults::{FaultKind, FaultTarget};
 use crate::history::{EventKind, HistoryEvent, JobId};
 use keys::JobsByKey;
-use lives::{FaultIntervals, JobLives, Life};
+pub use lives::{FaultInterval, FaultIntervals};
+use lives::{JobLives, Life};
 use thiserror::Error;
 
 /// How long a fault has consequences after its end. For example, a connection that died unnoticed
@@ -243,7 +244,7 @@ impl HistoryVerdict {
     }
 }
 
-/// What a history is judged by, and the judgment so far.
+/// A history, its rules, and the verdict so far.
 struct Checker<'a> {
     events: &'a [HistoryEvent],
     rules: CheckRules,
@@ -329,10 +330,18 @@ impl Checker<'_> {
     /// it.
     fn again(&mut self, job: JobId, life: &Life) {
         for call in life.after_the_end() {
-            let cause = self.broken.latest(life.begins(), call.at, AFTERMATH, life.repeated_by(self.rules));
+            let cause = self.broken.latest(
+                life.begins(),
+                call.at,
+                AFTERMATH,
+                life.repeated_by(self.rules),
+            );
             match cause {
                 Some(kind) => *self.verdict.repeated.entry(kind).or_default() += 1,
-                None => self.verdict.findings.push(Violation::Repeated { job, at: call.at }),
+                None => self
+                    .verdict
+                    .findings
+                    .push(Violation::Repeated { job, at: call.at }),
             }
         }
     }
@@ -344,7 +353,9 @@ impl Checker<'_> {
         for (at, call) in life.calls.iter().enumerate() {
             self.verdict.attempts = self.verdict.attempts.max(call.attempt);
             let failures = life.calls[..at].iter().filter(|call| call.failed()).count();
-            let unseen = self.broken.count(life.begins(), call.at, AFTERMATH, FaultKind::uses_attempts);
+            let unseen =
+                self.broken
+                    .count(life.begins(), call.at, AFTERMATH, FaultKind::uses_attempts);
             let hidden = self.broken.any(life.begins(), call.at, AFTERMATH, |kind| {
                 kind.hides_attempts() || self.rules.affects_forwarding(kind)
             });
@@ -375,7 +386,9 @@ impl Checker<'_> {
             self.verdict.findings.push(Violation::NoReason { job });
         }
         let failures = life.calls.iter().filter(|call| call.failed()).count()
-            + self.broken.count(life.begins(), u64::MAX, AFTERMATH, FaultKind::uses_attempts);
+            + self
+                .broken
+                .count(life.begins(), u64::MAX, AFTERMATH, FaultKind::uses_attempts);
         if !life.calls.iter().any(|call| call.is_rejected())
             && !cancels::is_cancelled(life)
             && failures < self.rules.max_attempts as usize
@@ -419,7 +432,9 @@ impl Checker<'_> {
         let closings = all.len();
         self.verdict.closings = (closings, ignored);
         if closings >= CLOSINGS && ignored * 2 > closings {
-            self.verdict.findings.push(Violation::Ignored { closings, ignored });
+            self.verdict
+                .findings
+                .push(Violation::Ignored { closings, ignored });
         }
     }
 

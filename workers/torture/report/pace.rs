@@ -4,6 +4,7 @@
 
 use std::collections::BTreeMap;
 
+use crate::checker::{FaultInterval, FaultIntervals};
 use crate::clusters::is_ours;
 use crate::faults::FaultKind;
 use crate::history::{EventKind, HistoryEvent};
@@ -23,19 +24,11 @@ const SPAN: u64 = 2 * SECOND;
 /// Share of the usual throughput that counts as recovered.
 const BACK: f64 = 0.95;
 
-/// A fault with its times.
-struct FaultSpan {
-    number: u64,
-    kind: FaultKind,
-    begins: u64,
-    mended: u64,
-}
-
 /// A run as a sequence of calls, with faults.
 pub struct Run {
     /// Arrival times of calls while jobs were published, sorted.
     calls: Vec<u64>,
-    faults: Vec<FaultSpan>,
+    faults: Vec<FaultInterval>,
     begins: u64,
     ends: u64,
     strict: bool,
@@ -58,28 +51,14 @@ impl Run {
             |which: fn(&EventKind) -> bool| events.iter().find(|e| which(&e.what)).map(|e| e.at);
         let first = at(|what| matches!(what, EventKind::Confirmed { .. })).unwrap_or(0);
         let ends = at(|what| matches!(what, EventKind::Draining)).unwrap_or(0);
-        let mut faults: Vec<FaultSpan> = Vec::new();
-        let mut calls = Vec::new();
-        for HistoryEvent { at, what } in events {
-            match what {
-                EventKind::Broken { fault, kind, .. } => faults.push(FaultSpan {
-                    number: *fault,
-                    kind: *kind,
-                    begins: *at,
-                    mended: u64::MAX,
-                }),
-                EventKind::Mended { fault } => {
-                    let open = faults.iter_mut().find(|open| open.number == *fault);
-                    open.into_iter().for_each(|open| open.mended = *at);
-                }
-                EventKind::Arrived { .. } if *at < ends => calls.push(*at),
-                _ => {}
-            }
-        }
+        let calls = events.iter().filter(|event| {
+            let arrived = matches!(event.what, EventKind::Arrived { .. });
+            arrived && event.at < ends
+        });
         let each = MAX as f64 / plan.period().as_secs_f64();
         Self {
-            calls,
-            faults,
+            calls: calls.map(|event| event.at).collect(),
+            faults: FaultIntervals::of(events).all().collect(),
             begins: first + BEGIN,
             ends,
             strict: plan.guard.is_none(),
@@ -96,7 +75,7 @@ impl Run {
         self.faults.iter().any(|fault| {
             let holds = fault.kind.forgets() || fault.kind.kills() && self.strict;
             let after = if holds { HELD } else { RECOVERY };
-            fault.begins < to && fault.mended.saturating_add(after) > from
+            fault.begins < to && fault.ends.saturating_add(after) > from
         })
     }
 
@@ -123,7 +102,7 @@ impl Run {
     /// without faults. Counts only faults without another one up to `RECOVERY` later. Without a
     /// recovery in that time, the whole time counts.
     pub fn recoveries(&self) -> BTreeMap<FaultKind, Vec<f64>> {
-        self.back(|fault| Some(fault.mended))
+        self.back(|fault| Some(fault.ends))
     }
 
     /// Returns the same times from the begin of faults of one of several servers: how long the
@@ -133,20 +112,20 @@ impl Run {
     }
 
     /// Returns, for each kind, the seconds from `since` until throughput was back.
-    fn back(&self, since: impl Fn(&FaultSpan) -> Option<u64>) -> BTreeMap<FaultKind, Vec<f64>> {
+    fn back(&self, since: impl Fn(&FaultInterval) -> Option<u64>) -> BTreeMap<FaultKind, Vec<f64>> {
         let used = self.used();
         let mut all: BTreeMap<FaultKind, Vec<f64>> = BTreeMap::new();
         if used.seconds == 0 {
             return all;
         }
         let usual = used.calls as f64 / used.seconds as f64 * (SPAN as f64 / SECOND as f64);
-        for fault in &self.faults {
+        for (at, fault) in self.faults.iter().enumerate() {
             let Some(since) = since(fault) else { continue };
-            let until = fault.mended.saturating_add(RECOVERY);
-            let alone = |other: &FaultSpan| {
-                other.number == fault.number || other.begins > until || other.mended < fault.begins
+            let until = fault.ends.saturating_add(RECOVERY);
+            let alone = |(other_at, other): (usize, &FaultInterval)| {
+                other_at == at || other.begins > until || other.ends < fault.begins
             };
-            if until > self.ends || !self.faults.iter().all(alone) {
+            if until > self.ends || !self.faults.iter().enumerate().all(alone) {
                 continue;
             }
             let is_back = |from: &u64| self.between(*from, from + SPAN) as f64 >= BACK * usual;
