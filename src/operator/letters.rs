@@ -16,7 +16,7 @@ use rules::steering::DIVERTED;
 use serde_json::{Value, json};
 
 use super::answer::{answers, words};
-use super::text::{count, plain};
+use super::text::{Side, columns, count, plain};
 use super::times::{at, span};
 
 /// Headers that a diverted job keeps when it comes back: its routing key, its place in the
@@ -189,17 +189,7 @@ impl LetterRow {
 /// Formats the rows for people, one line each, with the columns of [`LetterRow::cells`].
 pub fn in_columns(rows: &[LetterRow]) -> String {
     let rows: Vec<[String; 5]> = rows.iter().map(LetterRow::cells).collect();
-    let wide = |column: usize| {
-        let widths = rows.iter().map(|row| row[column].chars().count());
-        widths.max().unwrap_or_default()
-    };
-    let widths = [0, 1, 2, 3].map(wide);
-    let mut text = String::new();
-    for [id, tenant, died, lived, reason] in &rows {
-        let [a, b, c, d] = widths;
-        text += &format!("{id:a$}  {tenant:b$}  {died:c$}  {lived:d$}  {reason}\n");
-    }
-    text
+    columns(&rows, |_| Side::Left)
 }
 
 /// Maximum number of bytes shown of a header that holds bytes.

@@ -70,6 +70,35 @@ pub fn count(number: u64, what: &str) -> String {
     format!("{number} {what}{plural}")
 }
 
+/// The alignment of a column.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Side {
+    /// For text.
+    Left,
+    /// For numbers.
+    Right,
+}
+
+/// Formats `rows` in columns, one line each. No line ends with blanks.
+pub fn columns<R: AsRef<[String]>>(rows: &[R], side: impl Fn(usize) -> Side) -> String {
+    let width = |column: usize| {
+        let cells = rows.iter().filter_map(|row| row.as_ref().get(column));
+        cells.map(|cell| cell.chars().count()).max()
+    };
+    let widths: Vec<usize> = (0..).map_while(width).collect();
+    let mut text = String::new();
+    for row in rows {
+        let cells = row.as_ref().iter().zip(&widths).enumerate();
+        let cells = cells.map(|(column, (cell, &wide))| match side(column) {
+            Side::Left => format!("{cell:wide$}"),
+            Side::Right => format!("{cell:>wide$}"),
+        });
+        text += cells.collect::<Vec<_>>().join("  ").trim_end();
+        text.push('\n');
+    }
+    text
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,18 +1,17 @@
 //! Figures as text: the results of each configuration, side by side.
 
+use std::iter::once;
+
 use crate::figures::{
     Figures, LimitSummary, Reason, ShadowSummary, TenantSummary, UnfinishedSummary, WaitFigures,
 };
 pub use operator::text::grouped as number;
-use operator::text::plain;
+use operator::text::{Side, columns, plain};
 
 /// Maximum number of characters shown of the name of a tenant or a file.
 const MAX_NAME_CHARS: usize = 40;
 /// Maximum number of characters shown of a dead letter's reason.
 const MAX_REASON_CHARS: usize = 40;
-
-/// A row of a table: the name of the figure, and a text for each configuration.
-type Row = (String, Vec<String>);
 
 /// Formats the figures of all runs, with their names, in columns.
 pub fn table(all: &[(String, Figures)]) -> String {
@@ -38,7 +37,10 @@ pub fn table(all: &[(String, Figures)]) -> String {
             &|f| number(f.dead.get(&reason).copied().unwrap_or(0) as u64),
         );
     }
-    let mut table = in_columns(&rows.rows);
+    let mut table = columns(&rows.rows, |column| match column {
+        0 => Side::Left,
+        _ => Side::Right,
+    });
     for (name, figures) in all {
         if let Some(why) = unfinished(figures) {
             table.push_str(&format!("\n{}: {why}\n", middle(name)));
@@ -50,15 +52,16 @@ pub fn table(all: &[(String, Figures)]) -> String {
 /// The rows of the table of all runs, below a row with their names.
 struct FigureRows<'a> {
     all: &'a [(String, Figures)],
-    rows: Vec<Row>,
+    /// The name of the figure, and a text for each run.
+    rows: Vec<Vec<String>>,
 }
 
 impl<'a> FigureRows<'a> {
     fn new(all: &'a [(String, Figures)]) -> Self {
-        let names = all.iter().map(|(name, _)| middle(name)).collect();
+        let names = all.iter().map(|(name, _)| middle(name));
         Self {
             all,
-            rows: vec![(String::new(), names)],
+            rows: vec![once(String::new()).chain(names).collect()],
         }
     }
 
@@ -68,8 +71,9 @@ impl<'a> FigureRows<'a> {
     }
 
     fn add(&mut self, name: &str, text: &dyn Fn(&Figures) -> String) {
-        let texts = self.all.iter().map(|(_, figures)| text(figures)).collect();
-        self.rows.push((name.to_owned(), texts));
+        let texts = self.all.iter().map(|(_, figures)| text(figures));
+        let row = once(name.to_owned()).chain(texts);
+        self.rows.push(row.collect());
     }
 
     /// Adds the rows about the run as a whole.
@@ -234,27 +238,6 @@ fn names<'a, I: Iterator<Item = &'a str>>(
         }
     }
     names
-}
-
-fn in_columns(rows: &[Row]) -> String {
-    let wide = |text: &str| text.chars().count();
-    let first = rows.iter().map(|(name, _)| wide(name)).max().unwrap_or(0);
-    let columns = rows.first().map_or(0, |(_, texts)| texts.len());
-    let width = |column: usize| {
-        let texts = rows.iter().filter_map(|(_, texts)| texts.get(column));
-        texts.map(|text| wide(text)).max().unwrap_or(0)
-    };
-    let widths: Vec<usize> = (0..columns).map(width).collect();
-    let mut table = String::new();
-    for (name, texts) in rows {
-        table.push_str(&format!("{name:first$}"));
-        for (text, width) in texts.iter().zip(&widths) {
-            table.push_str(&format!("  {text:>width$}"));
-        }
-        table.truncate(table.trim_end().len());
-        table.push('\n');
-    }
-    table
 }
 
 fn three(waits: &WaitFigures) -> String {

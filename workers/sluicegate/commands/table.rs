@@ -4,41 +4,18 @@ use std::io::{self, IsTerminal as _, Write as _};
 use std::process::ExitCode;
 use std::time::Duration;
 
+pub use operator::text::Side;
+use operator::text::columns;
 use rules::report::REPORT_INTERVAL_MS;
 use tokio::time::sleep;
 
 use super::Failure;
 
-/// The alignment of a column.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Side {
-    /// For text.
-    Left,
-    /// For numbers.
-    Right,
-}
-
-/// Formats `rows` with headers, one line each. The last column is not padded.
+/// Formats `rows` with headers, one line each.
 pub fn table<const N: usize>(heads: [(&str, Side); N], rows: &[[String; N]]) -> String {
-    let width = |column: usize| {
-        let cells = rows.iter().map(|row| row[column].chars().count());
-        cells.chain([heads[column].0.len()]).max().unwrap_or(0)
-    };
-    let widths: Vec<usize> = (0..N).map(width).collect();
-    let line = |cells: [&str; N]| {
-        let cells = cells.into_iter().zip(&widths).zip(heads);
-        let cells = cells.map(|((cell, &wide), (_, side))| match side {
-            Side::Left => format!("{cell:wide$}"),
-            Side::Right => format!("{cell:>wide$}"),
-        });
-        let line = cells.collect::<Vec<_>>().join("  ");
-        format!("{}\n", line.trim_end())
-    };
-    let mut text = line(heads.map(|(head, _)| head));
-    for row in rows {
-        text += &line(row.each_ref().map(String::as_str));
-    }
-    text
+    let head = heads.map(|(head, _)| head.to_owned());
+    let rows: Vec<&[String; N]> = [&head].into_iter().chain(rows).collect();
+    columns(&rows, |column| heads[column].1)
 }
 
 /// Runs `look` once, or with `watch` repeatedly until it is interrupted. A later look that fails is
