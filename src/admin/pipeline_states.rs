@@ -1,7 +1,7 @@
 //! The state of all pipelines of a process, for the admin server.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 
 use config::{Config, PipelineName};
 use telemetry::Health;
@@ -52,12 +52,10 @@ impl PipelineState {
     }
 }
 
-/// All named pipelines, or the only unnamed one.
-pub struct PipelineStates(PipelineStateMap);
-
-enum PipelineStateMap {
-    Only(PipelineState),
-    Named(RwLock<BTreeMap<PipelineName, PipelineState>>),
+/// All named pipelines, or the only unnamed one under its default name.
+pub struct PipelineStates {
+    all: RwLock<BTreeMap<PipelineName, PipelineState>>,
+    are_named: bool,
 }
 
 /// Whether a pipeline is ready, and the reasons.
@@ -85,55 +83,58 @@ impl From<&PipelineState> for Readiness {
 impl PipelineStates {
     /// Creates the state of a single, unnamed pipeline.
     pub fn only(state: PipelineState) -> Self {
-        Self(PipelineStateMap::Only(state))
+        Self {
+            all: RwLock::new(BTreeMap::from([(PipelineName::default_one(), state)])),
+            are_named: false,
+        }
     }
 
     /// Creates an empty set of named pipelines.
     pub fn named() -> Self {
-        Self(PipelineStateMap::Named(RwLock::default()))
+        Self {
+            all: RwLock::default(),
+            are_named: true,
+        }
+    }
+
+    fn read(&self) -> RwLockReadGuard<'_, BTreeMap<PipelineName, PipelineState>> {
+        self.all.read().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Adds the pipeline `name`, or replaces it.
     pub fn put(&self, name: PipelineName, state: PipelineState) {
-        if let PipelineStateMap::Named(all) = &self.0 {
-            let mut all = all.write().unwrap_or_else(PoisonError::into_inner);
-            all.insert(name, state);
-        }
+        let mut all = self.all.write().unwrap_or_else(PoisonError::into_inner);
+        all.insert(name, state);
     }
 
     /// Removes the pipeline `name`.
     pub fn remove(&self, name: &PipelineName) {
-        if let PipelineStateMap::Named(all) = &self.0 {
-            let mut all = all.write().unwrap_or_else(PoisonError::into_inner);
-            all.remove(name);
-        }
+        let mut all = self.all.write().unwrap_or_else(PoisonError::into_inner);
+        all.remove(name);
     }
 
     /// Returns the metrics of all pipelines in the OpenMetrics text format.
     pub fn metrics(&self) -> String {
-        match &self.0 {
-            PipelineStateMap::Only(state) => state.metrics.encode(),
-            PipelineStateMap::Named(all) => {
-                let all = all.read().unwrap_or_else(PoisonError::into_inner);
-                let texts: Vec<String> = all.values().map(|state| state.metrics.encode()).collect();
-                merge(&texts)
-            }
-        }
+        let texts = self
+            .read()
+            .values()
+            .map(|state| state.metrics.encode())
+            .collect::<Vec<_>>();
+        merge(&texts)
     }
 
     /// Returns the readiness of the process. One ready pipeline is enough, since a load balancer or
     /// supervisor that acts on the answer acts on all pipelines.
     pub fn readiness(&self) -> Readiness {
-        let all = match &self.0 {
-            PipelineStateMap::Only(state) => return Readiness::from(state),
-            PipelineStateMap::Named(all) => all.read().unwrap_or_else(PoisonError::into_inner),
-        };
         let mut whole = Readiness {
             is_ready: false,
             lines: Vec::new(),
         };
-        for (name, state) in all.iter() {
+        for (name, state) in self.read().iter() {
             let own = Readiness::from(state);
+            if !self.are_named {
+                return own;
+            }
             whole.is_ready |= own.is_ready;
             let lines = own.lines.iter().map(|line| format!("{name}: {line}"));
             whole.lines.extend(lines);
@@ -143,45 +144,32 @@ impl PipelineStates {
 
     /// Returns how many turns each running engine has made.
     pub fn turns(&self) -> BTreeMap<String, u64> {
-        let mut turns = BTreeMap::new();
-        self.each(|name, state| _ = turns.insert(name.to_owned(), state.health.turns()));
-        turns.retain(|_, turns| *turns > 0);
-        turns
+        let all = self.read();
+        let turns = all
+            .iter()
+            .map(|(name, state)| (name.to_string(), state.health.turns()));
+        turns.filter(|(_, turns)| *turns > 0).collect()
     }
 
     /// Wakes every engine for one turn, even if it has nothing to do.
     pub fn request_turn(&self) {
-        self.each(|_, state| state.health.request_turn());
+        self.read()
+            .values()
+            .for_each(|state| state.health.request_turn());
     }
 
     /// Returns all pipelines with their names.
     pub fn pipelines(&self) -> Vec<(String, PipelineState)> {
-        let mut all = Vec::new();
-        self.each(|name, state| all.push((name.to_owned(), state.clone())));
-        if let (PipelineStateMap::Only(_), [(name, _)]) = (&self.0, all.as_mut_slice()) {
-            *name = PipelineName::default_one().to_string();
-        }
-        all
+        let all = self.read();
+        all.iter()
+            .map(|(name, state)| (name.to_string(), state.clone()))
+            .collect()
     }
 
-    fn each(&self, mut run: impl FnMut(&str, &PipelineState)) {
-        match &self.0 {
-            PipelineStateMap::Only(state) => run("", state),
-            PipelineStateMap::Named(all) => {
-                let all = all.read().unwrap_or_else(PoisonError::into_inner);
-                all.iter()
-                    .for_each(|(name, state)| run(name.as_str(), state));
-            }
-        }
-    }
-
-    /// Returns the readiness of the pipeline `name`, or `None` if there is no such pipeline.
+    /// Returns the readiness of the named pipeline `name`, or `None` if there is no such pipeline.
     pub fn readiness_of(&self, name: &str) -> Option<Readiness> {
-        let PipelineStateMap::Named(all) = &self.0 else {
-            return None;
-        };
-        let all = all.read().unwrap_or_else(PoisonError::into_inner);
-        let mut all = all.iter();
+        let all = self.read();
+        let mut all = all.iter().filter(|_| self.are_named);
         let (_, state) = all.find(|(known, _)| known.as_str() == name)?;
         Some(Readiness::from(state))
     }
