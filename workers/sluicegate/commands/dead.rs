@@ -19,7 +19,7 @@ use super::audit::note_by;
 use super::letters::in_columns;
 use super::progress::Progress;
 use super::rate::Rate;
-use super::{Failure, count, plain, print_json};
+use super::{Failure, count, plain, print, print_json};
 
 /// List, replay or delete dead letters
 ///
@@ -340,12 +340,8 @@ impl Letters<'_> {
             .await;
         drop(progress);
         let done = done?;
-        if chosen.json {
-            print_json(&done.as_json(change))?;
-        } else {
-            let done = count(done.done, self.noun);
-            writeln!(std::io::stdout(), "{} {done}", change.keyword())?;
-        }
+        let text = || format!("{} {}", change.keyword(), count(done.done, self.noun));
+        print(chosen.json, || done.as_json(change), text)?;
         let others = format!("the other {}s", self.noun);
         let (why, which) = match done.failure {
             None if done.stopped => ("interrupted".to_owned(), others),

@@ -18,7 +18,7 @@ use super::audit::note;
 use super::dead;
 use super::steer::{DurationOption, FOLLOW_TIMEOUT};
 use super::times::at;
-use super::{Failure, plain, print_json};
+use super::{Failure, plain, print, print_json};
 
 #[derive(Debug, Args)]
 pub struct DivertArgs {
@@ -68,18 +68,16 @@ pub async fn divert(
     )
     .await;
     let diverted = divert::divert((&gate, config), &tenant, args.to, times).await?;
-    if args.json {
-        print_json(&diverted.as_json())?;
-    } else {
+    let text = || {
         let (until, who) = (at(diverted.until_ms), diverted.base.describe());
         let queue = plain(&diverted.queue, 255);
         let within = show_duration(config.delay.max_delay);
-        writeln!(
-            std::io::stdout(),
+        format!(
             "jobs of {tenant} go to {queue} until {until}: {who}\njobs in delay queues move \
             within {within} (delay.max-delay); calls in flight continue"
-        )?;
-    }
+        )
+    };
+    print(args.json, || diverted.as_json(), text)?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -1,6 +1,5 @@
 //! `sluicegate inspect`: why a job waits, and until when.
 
-use std::io::Write as _;
 use std::process::ExitCode;
 
 use clap::Args;
@@ -11,7 +10,7 @@ use operator::inspect::{WhatIf, inspect};
 use rules::tenant::Tenant;
 
 use super::labels::LabelArgs;
-use super::{Failure, print_json};
+use super::{Failure, print};
 
 /// Show a tenant's limits, usage and backlog, why its jobs wait, and when they start
 #[derive(Debug, Args)]
@@ -47,10 +46,6 @@ pub async fn run(args: InspectArgs, config: &Config) -> Result<ExitCode, Failure
     let labels = |limits: &_| args.labels.given(limits);
     let whose = (tenant, args.plan.as_deref());
     let found = inspect(&gate, config, whose, labels, &args.what_if).await?;
-    if args.json {
-        print_json(&found.answer().as_json())?;
-    } else {
-        std::io::stdout().write_all(found.describe().as_bytes())?;
-    }
+    print(args.json, || found.answer().as_json(), || found.describe())?;
     Ok(ExitCode::SUCCESS)
 }

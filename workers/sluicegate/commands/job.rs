@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 use super::audit::note;
 use super::steer::{FOLLOW_TIMEOUT, span, wait};
 use super::times::{self, at};
-use super::{Failure, plain, print_json};
+use super::{Failure, plain, print, print_json};
 
 /// Cancel a waiting job, or show its state
 ///
@@ -128,12 +128,8 @@ impl JobRequest<'_> {
     }
 
     fn print(&self, now: &Cancelling) -> Result<ExitCode, Failure> {
-        if self.json {
-            print_json(&now.as_json())?;
-            return Ok(ExitCode::SUCCESS);
-        }
         let job = self.words();
-        let words = match now.state {
+        let words = || match now.state {
             CancelState::Cancelled => {
                 format!("canceled {job}: it is a dead letter and will not be called again")
             }
@@ -152,7 +148,7 @@ impl JobRequest<'_> {
                 format!("{job} is no longer to be canceled; {}", now.base.describe())
             }
         };
-        writeln!(std::io::stdout(), "{words}")?;
+        print(self.json, || now.as_json(), words)?;
         Ok(ExitCode::SUCCESS)
     }
 

@@ -44,6 +44,7 @@ use operator::NotDone;
 use operator::text::{count, plain, plain_json};
 use operator::{letters, limits, rate, recovery, times};
 use serde::Serialize;
+use serde_json::Value;
 
 /// The reason why a command failed.
 #[derive(Debug)]
@@ -128,4 +129,16 @@ pub fn print_json(value: &impl Serialize) -> Result<(), Failure> {
     let json = serde_json::to_string(value).map_err(io::Error::from)?;
     writeln!(io::stdout().lock(), "{}", plain_json(&json))?;
     Ok(())
+}
+
+/// Prints `json` or, without `as_json`, the text, with one newline at its end.
+pub fn print(
+    as_json: bool,
+    json: impl FnOnce() -> Value,
+    text: impl FnOnce() -> String,
+) -> Result<(), Failure> {
+    match as_json {
+        true => print_json(&json()),
+        false => Ok(writeln!(io::stdout().lock(), "{}", text().trim_end())?),
+    }
 }

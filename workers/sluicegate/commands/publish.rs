@@ -1,6 +1,6 @@
 //! `sluicegate publish`: publishes jobs to the work queue with confirms.
 
-use std::io::{IsTerminal, Write};
+use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -19,7 +19,7 @@ use super::answer;
 use super::input_lines::{InputLine, InputLines};
 use super::jobs::{JobLine, JobMaker, body_of};
 use super::start_time::StartOptions;
-use super::{Failure, count, headers, print_json};
+use super::{Failure, count, headers, print};
 
 /// Maximum number of jobs in flight. Further ones wait for all of their confirms.
 const BATCH: usize = 500;
@@ -147,17 +147,12 @@ async fn publish_single(
     if let Some((_, why)) = refused.into_iter().next() {
         return Err(Failure::Failed(format!("the job was not published: {why}")));
     }
-    if json {
-        print_json(
-            &json!({"queue": config.amqp.queue, "confirmed": 1, "bad": 0, "refused": 0, "id": id}),
-        )?;
-    } else {
-        writeln!(
-            std::io::stdout(),
-            "confirmed 1 job in {}: {id}",
-            config.amqp.queue
-        )?;
-    }
+    let queue = &config.amqp.queue;
+    print(
+        json,
+        || json!({"queue": queue, "confirmed": 1, "bad": 0, "refused": 0, "id": id}),
+        || format!("confirmed 1 job in {queue}: {id}"),
+    )?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -202,23 +197,18 @@ async fn publish_lines(
     progress.finish_and_clear();
     client.close().await;
     // Confirmed jobs are reported in any case, since they are in the queue.
-    if args.json {
-        print_json(&json!({
-            "queue": config.amqp.queue,
-            "confirmed": tally.confirmed,
-            "bad": tally.bad,
-            "refused": tally.refused,
-        }))?;
-    } else {
-        let jobs = count(tally.confirmed, "job");
-        writeln!(
-            std::io::stdout(),
-            "confirmed {jobs} in {}",
-            config.amqp.queue
-        )?;
-    }
+    let queue = &config.amqp.queue;
+    let PublishTally {
+        confirmed,
+        bad,
+        refused,
+    } = tally;
+    print(
+        args.json,
+        || json!({"queue": queue, "confirmed": confirmed, "bad": bad, "refused": refused}),
+        || format!("confirmed {} in {queue}", count(confirmed, "job")),
+    )?;
     result?;
-    let PublishTally { bad, refused, .. } = tally;
     if bad + refused > 0 {
         let (bad, refused) = (count(bad, "bad line"), count(refused, "job"));
         return Err(Failure::Failed(format!(

@@ -1,6 +1,5 @@
 //! `sluicegate tenant`: an operator's changes for one tenant, at once for all workers.
 
-use std::io::Write;
 use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
@@ -17,7 +16,7 @@ use serde_json::json;
 use super::audit::note;
 use super::divert::{DivertArgs, UndivertArgs, divert, undivert};
 use super::steer::{DurationOption, FOLLOW_TIMEOUT};
-use super::{Failure, print_json};
+use super::{Failure, print};
 
 /// Pause or divert a tenant, change its limits, or reset its waitlist, at all workers at once
 ///
@@ -208,11 +207,8 @@ async fn perform(action: TenantAction, json: bool, config: &Config) -> Result<Ex
     let (name, of, request) = action.audited();
     note(&gate, name, of, request).await;
     let done = action.perform(&gate, FOLLOW_TIMEOUT).await?;
-    if json {
-        print_json(&done.answer.as_json())?;
-    } else {
-        writeln!(std::io::stdout().lock(), "{}{effect}", done.text)?;
-    }
+    let text = || format!("{}{effect}", done.text);
+    print(json, || done.answer.as_json(), text)?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -221,13 +217,9 @@ async fn resume_all(config: &Config, json: bool) -> Result<ExitCode, Failure> {
     let gate = RedisGate::new(&config.redis.url, &config.redis.prefix)?;
     note(&gate, "tenant resume --all", json!({}), json!({})).await;
     let resumed = operator::tenant::resume_all(&gate).await?;
-    if json {
-        print_json(&resumed.as_json())?;
-    } else {
-        let text = "resumed the calls of all tenants; a tenant's own suspension stays\nworkers \
-            notice within a second, and waiting jobs ask again";
-        writeln!(std::io::stdout().lock(), "{text}")?;
-    }
+    let text = "resumed the calls of all tenants; a tenant's own suspension stays\nworkers notice \
+        within a second, and waiting jobs ask again";
+    print(json, || resumed.as_json(), || text.to_owned())?;
     Ok(ExitCode::SUCCESS)
 }
 
