@@ -6,12 +6,12 @@ use std::time::Duration;
 use super::NotDone;
 use super::answer::{Omittable, answers, words};
 use super::dead::Replayed;
+use super::rabbitmq::open;
 use super::steer::{Followers, followed, still_lasts};
-use broker::amqp::Client;
 use config::Config;
 use gate::instructions::{BoardView, drop_all, put, see};
 use gate::redis::RedisGate;
-use rules::delays::{DelayLevels, QueueNames};
+use rules::delays::QueueNames;
 use rules::steering::Instruction;
 use rules::tenant::Tenant;
 
@@ -86,8 +86,7 @@ pub async fn divert(
     to: Option<String>,
     (for_ms, within): (u64, Duration),
 ) -> Result<Diverted, NotDone> {
-    let levels = DelayLevels::new(config.delay.max_delay);
-    let client = Client::connect_existing(&config.amqp, &levels).await?;
+    let client = open(config).await?;
     let names = client.names();
     let queue = checked(to.unwrap_or_else(|| usual(&names.fresh)), names);
     let made = match &queue {

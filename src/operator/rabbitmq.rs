@@ -1,4 +1,4 @@
-//! A connection to RabbitMQ for one look at dead letters, with bounded waits.
+//! Connections to RabbitMQ.
 
 use std::time::Duration;
 
@@ -20,16 +20,23 @@ pub const LETTERS_TIMEOUT: Duration = Duration::from_secs(5);
 /// Connects to the existing queues of `config`.
 ///
 /// # Errors
+/// [`NotDone::RabbitMq`]
+pub async fn open(config: &Config) -> Result<Client, NotDone> {
+    let levels = DelayLevels::new(config.delay.max_delay);
+    Ok(Client::connect_existing(&config.amqp, &levels).await?)
+}
+
+/// Connects as [`open`] does, within 10 s, for one look at dead letters.
+///
+/// # Errors
 /// [`NotDone::RabbitMq`], [`NotDone::Failed`] if RabbitMQ does not answer
 pub async fn connect(config: &Config) -> Result<Client, NotDone> {
-    let levels = DelayLevels::new(config.delay.max_delay);
-    let connecting = Client::connect_existing(&config.amqp, &levels);
     let late = |_| {
         NotDone::Failed(format!(
             "RabbitMQ: no connection within {CONNECT_TIMEOUT:?}"
         ))
     };
-    Ok(timeout(CONNECT_TIMEOUT, connecting).await.map_err(late)??)
+    timeout(CONNECT_TIMEOUT, open(config)).await.map_err(late)?
 }
 
 /// Closes the connection. All fetched messages without an ack return to their queue.

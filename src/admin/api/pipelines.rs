@@ -12,7 +12,7 @@ use broker::amqp::Client;
 use config::{Config, closest};
 use gate::redis::RedisGate;
 use operator::NotDone;
-use rules::delays::DelayLevels;
+use operator::rabbitmq::open;
 
 /// Maximum number of reads, and of actions, with a connection to RabbitMQ at the same time.
 const MAX_CLIENTS: usize = 2;
@@ -152,7 +152,6 @@ impl PipelineContext {
     /// # Errors
     /// [`NotDone::RabbitMq`]
     pub async fn client(&self) -> Result<Client, NotDone> {
-        let levels = DelayLevels::new(self.config.delay.max_delay);
-        Ok(Client::connect_existing(&self.config.amqp, &levels).await?)
+        open(&self.config).await
     }
 }

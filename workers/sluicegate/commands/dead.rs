@@ -9,8 +9,8 @@ use clap::{Args, Subcommand};
 use config::Config;
 use operator::answer::Answer as _;
 use operator::dead::{self, LetterChange, LetterQueue, SearchProgress};
+use operator::rabbitmq::open;
 use operator::text::argument;
-use rules::delays::DelayLevels;
 use rules::tenant::Tenant;
 use serde_json::{Value, json};
 use tokio::signal::unix::{SignalKind, signal};
@@ -147,8 +147,7 @@ pub async fn run(args: DeadArgs, config: &Config) -> Result<ExitCode, Failure> {
         change.check(&chosen.filter.clone().into(), chosen.all, config)?;
     }
     let of_it = asked.map(|(chosen, change)| (chosen.in_the_audit(), change));
-    let levels = DelayLevels::new(config.delay.max_delay);
-    let client = Client::connect_existing(&config.amqp, &levels).await?;
+    let client = open(config).await?;
     match of_it {
         Some((which, LetterChange::Replay(_))) => {
             note_by(config, "dead replay", json!({}), which).await?

@@ -4,13 +4,12 @@
 use std::io::Write;
 use std::process::ExitCode;
 
-use broker::amqp::Client;
 use clap::Args;
 use config::{Config, show_duration};
 use gate::redis::RedisGate;
 use operator::answer::Answer as _;
 use operator::divert::{self, checked, usual};
-use rules::delays::DelayLevels;
+use operator::rabbitmq::open;
 use rules::tenant::Tenant;
 use serde_json::json;
 
@@ -90,10 +89,7 @@ pub async fn undivert(
     let gate = RedisGate::new(&config.redis.url, &config.redis.prefix)?;
     // Errors come before the divert ends, since its queue's name is lost then.
     let client = match args.back {
-        true => {
-            let levels = DelayLevels::new(config.delay.max_delay);
-            Some(Client::connect_existing(&config.amqp, &levels).await?)
-        }
+        true => Some(open(config).await?),
         false => None,
     };
     if let (Some(client), Some(from)) = (&client, &args.from) {

@@ -10,7 +10,7 @@ use gate::instructions::{BoardView, Versions, put, see};
 use gate::redis::RedisGate;
 use operator::answer::Answer as _;
 use operator::hold::{self, RemainingWork, draining, in_delay_queues, in_work_queues, paused};
-use rules::delays::DelayLevels;
+use operator::rabbitmq::open;
 use rules::steering::{Hold, Instruction};
 use serde_json::json;
 use tokio::time::{Instant, sleep};
@@ -165,8 +165,7 @@ pub async fn drain(
 ) -> Result<ExitCode, Failure> {
     let span_ms = args.span.millis();
     let asked = PerPipeline::new(all, name)?.then(async |at, ()| {
-        let levels = DelayLevels::new(at.config.delay.max_delay);
-        let client = Client::connect_existing(&at.config.amqp, &levels).await?;
+        let client = open(at.config).await?;
         let gate = gate_of(at.config)?;
         note(&gate, "drain", json!({}), json!({"for_ms": span_ms})).await;
         let versions = put(&gate, &Instruction::All(Hold::Draining), span_ms).await?;
