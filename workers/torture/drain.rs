@@ -2,11 +2,10 @@
 
 use std::time::Duration;
 
-use lapin::BasicProperties;
 use lapin::options::{BasicAckOptions, BasicGetOptions};
-use lapin::types::AMQPValue;
 use tokio::task::block_in_place;
 use tokio::time::{Instant, sleep, timeout};
+use trial::amqp::text;
 
 use crate::RunFailure;
 use crate::amqp::{self, REQUEST_TIMEOUT};
@@ -99,7 +98,7 @@ pub async fn read_the_dead(bed: &Bed) -> Result<usize, RunFailure> {
         match id.and_then(|id| id.as_str().parse().ok()) {
             Some(job) => bed.history.add(EventKind::Dead {
                 job,
-                reason: reason(properties),
+                reason: text(properties, "x-sluicegate-reason").unwrap_or_default(),
             }),
             None if id.is_some_and(|id| id.as_str().starts_with(RUDE)) => {}
             None => strangers += 1,
@@ -112,12 +111,4 @@ pub async fn read_the_dead(bed: &Bed) -> Result<usize, RunFailure> {
     }
     timeout(REQUEST_TIMEOUT, connection.close(200, "done".into())).await??;
     Ok(strangers)
-}
-
-fn reason(properties: &BasicProperties) -> String {
-    let headers = properties.headers().as_ref();
-    match headers.and_then(|headers| headers.inner().get("x-sluicegate-reason")) {
-        Some(AMQPValue::LongString(text)) => text.to_string(),
-        _ => String::new(),
-    }
 }

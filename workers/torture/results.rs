@@ -5,8 +5,8 @@ use std::sync::Arc;
 use futures_util::StreamExt;
 use lapin::message::Delivery;
 use lapin::options::BasicAckOptions;
-use lapin::types::AMQPValue;
 use tokio::time::{sleep, timeout};
+use trial::amqp::{number, text};
 
 use crate::RunFailure;
 use crate::amqp::{self, REQUEST_TIMEOUT, RETRY_DELAY};
@@ -71,19 +71,10 @@ impl Listener {
 /// Converts a result to an event.
 fn to_event(result: &Delivery) -> EventKind {
     let properties = &result.properties;
-    let headers = properties.headers().as_ref();
-    let header = |name: &str| headers.and_then(|headers| headers.inner().get(name));
     let id = properties.correlation_id().as_ref();
     EventKind::Told {
         job: id.and_then(|id| id.as_str().parse().ok()),
-        ended: match header("x-sluicegate-result") {
-            Some(AMQPValue::LongString(text)) => text.to_string(),
-            _ => String::new(),
-        },
-        status: match header("x-sluicegate-status") {
-            Some(AMQPValue::LongLongInt(status)) => u16::try_from(*status).ok(),
-            Some(AMQPValue::LongInt(status)) => u16::try_from(*status).ok(),
-            _ => None,
-        },
+        ended: text(properties, "x-sluicegate-result").unwrap_or_default(),
+        status: number(properties, "x-sluicegate-status").and_then(|status| status.try_into().ok()),
     }
 }

@@ -9,11 +9,12 @@ use lapin::message::Delivery;
 use lapin::options::{
     BasicAckOptions, BasicPublishOptions, ExchangeDeclareOptions, QueueBindOptions,
 };
-use lapin::types::{AMQPValue, FieldTable, ShortString};
+use lapin::types::{FieldTable, ShortString};
 use lapin::{BasicProperties, Channel, ExchangeKind};
 use serde_json::json;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
+use trial::amqp::text;
 
 use crate::RunFailure;
 use crate::amqp::{self, REQUEST_TIMEOUT, RETRY_DELAY};
@@ -134,7 +135,7 @@ fn caller(job: &Delivery) -> Option<(CallOrigin, bool)> {
         life: way.next()?.parse().ok()?,
         job: id.as_str().parse().ok()?,
     };
-    let tenant = header(job, "x-tenant");
+    let tenant = text(&job.properties, "x-tenant");
     let is_its_jobs = job.data == caller.job.body().as_bytes()
         && tenant.is_some_and(|tenant| *tenant == *caller.job.tenant_name());
     Some((caller, is_its_jobs))
@@ -142,17 +143,9 @@ fn caller(job: &Delivery) -> Option<(CallOrigin, bool)> {
 
 /// Returns the queue in which the end is to be reported, and the token for it.
 fn reporting_target(job: &Delivery) -> Option<(ShortString, ShortString)> {
-    let queue = header(job, "x-sluicegate-done")?;
-    let token = header(job, "x-sluicegate-done-token")?;
+    let queue = text(&job.properties, "x-sluicegate-done")?;
+    let token = text(&job.properties, "x-sluicegate-done-token")?;
     Some((queue.into(), token.into()))
-}
-
-fn header(job: &Delivery, name: &str) -> Option<String> {
-    let headers = job.properties.headers().as_ref()?;
-    match headers.inner().get(name)? {
-        AMQPValue::LongString(text) => Some(text.to_string()),
-        _ => None,
-    }
 }
 
 /// Returns the report of a call with this answer; `None` if there is none, as after a crash.

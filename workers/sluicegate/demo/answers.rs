@@ -2,7 +2,9 @@
 //! contents.
 
 use lapin::options::{BasicAckOptions, BasicGetOptions, QueueDeclareOptions};
-use lapin::types::{AMQPValue, FieldTable};
+use lapin::types::FieldTable;
+
+use trial::amqp::{number, text};
 
 use super::DemoError;
 use super::queues::{DemoQueues, within};
@@ -68,19 +70,15 @@ impl DemoQueues {
                 break;
             };
             let properties = &message.delivery.properties;
-            let none = FieldTable::default();
-            let headers = properties.headers().as_ref().unwrap_or(&none).inner();
             results.push(ReportedResult {
                 id: properties
                     .correlation_id()
                     .as_ref()
                     .map(ToString::to_string)
                     .unwrap_or_default(),
-                ended: match headers.get("x-sluicegate-result") {
-                    Some(AMQPValue::LongString(text)) => text.to_string(),
-                    _ => String::new(),
-                },
-                status: headers.get("x-sluicegate-status").and_then(number),
+                ended: text(properties, "x-sluicegate-result").unwrap_or_default(),
+                status: number(properties, "x-sluicegate-status")
+                    .and_then(|status| status.try_into().ok()),
                 body: String::from_utf8_lossy(&message.delivery.data).into_owned(),
             });
             let acked = message.delivery.ack(BasicAckOptions::default());
@@ -88,16 +86,4 @@ impl DemoQueues {
         }
         Ok(results)
     }
-}
-
-/// Converts an integer of any size.
-fn number(value: &AMQPValue) -> Option<u16> {
-    let number = match value {
-        AMQPValue::LongLongInt(number) => *number,
-        AMQPValue::LongInt(number) => (*number).into(),
-        AMQPValue::ShortInt(number) => (*number).into(),
-        AMQPValue::ShortUInt(number) => (*number).into(),
-        _ => return None,
-    };
-    number.try_into().ok()
 }

@@ -15,6 +15,7 @@ use lapin::{BasicProperties, Channel, Confirmation, Connection, ConnectionProper
 use rules::delays::{DelayLevels, QueueNames};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until, timeout};
+use trial::amqp::text;
 
 use super::DemoError;
 use super::scenario::Scenario;
@@ -264,17 +265,13 @@ pub async fn within<T>(
 fn dead_letter(properties: &BasicProperties) -> DeadLetter {
     let none = FieldTable::default();
     let headers = properties.headers().as_ref().unwrap_or(&none);
-    let reason = match headers.inner().get("x-sluicegate-reason") {
-        Some(AMQPValue::LongString(text)) => text.to_string(),
-        _ => String::new(),
-    };
     DeadLetter {
         id: properties
             .message_id()
             .as_ref()
             .map(ToString::to_string)
             .unwrap_or_default(),
-        reason,
+        reason: text(properties, "x-sluicegate-reason").unwrap_or_default(),
         headers: headers
             .inner()
             .iter()
