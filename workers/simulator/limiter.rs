@@ -52,16 +52,6 @@ const NAMES: [(&str, Counting); 14] = [
 ];
 
 impl Counting {
-    /// All ways to count that have a name.
-    pub const ALL: [Self; 6] = [
-        Self::Sliding,
-        Self::Aligned,
-        Self::FirstCall,
-        Self::Estimated,
-        Self::Even,
-        Self::Bucket,
-    ];
-
     /// Returns its own name.
     pub fn name(self) -> &'static str {
         let own = NAMES.iter().find(|(_, counting)| *counting == self);
