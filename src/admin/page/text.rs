@@ -1,6 +1,7 @@
 //! Numbers, texts and times as the page shows them. Templates escape all of them.
 
 use std::fmt::{self, Write};
+use std::ops::Range;
 
 use askama::Template;
 use askama::filters::{Escaper, Html};
@@ -176,41 +177,27 @@ impl ShownTime {
 
     /// Describes `at_ms` with its date: `24 Nov 2023 22:15:25`.
     pub fn dated(at_ms: u64) -> Self {
-        let long = at(at_ms);
-        let clock = long.get(5..25).unwrap_or(&long).to_owned();
         Self {
-            clock,
+            clock: at(at_ms).get(5..25).unwrap_or_default().to_owned(),
             ..Self::of(at_ms, at_ms)
         }
     }
 
     /// Describes `at_ms`, seen from `now_ms`.
     pub fn of(now_ms: u64, at_ms: u64) -> Self {
-        let long = at(at_ms);
+        const MONTHS: &str = "JanFebMarAprMayJunJulAugSepOctNovDec";
+        let (long, now) = (at(at_ms), at(now_ms));
         // The format is `Tue, 14 Nov 2023 22:15:25 GMT`.
-        let parts: Vec<&str> = long.split(' ').collect();
-        let is_today = at(now_ms).get(..16) == long.get(..16);
-        let clock = match parts.as_slice() {
-            [_, _, _, _, clock, _] if is_today => (*clock).to_owned(),
-            [_, day, month, year, clock, _] => {
-                let minute = clock.get(..5).unwrap_or_default();
-                match at(now_ms).get(12..16) == Some(*year) {
-                    true => format!("{day} {month} {minute}"),
-                    false => format!("{day} {month} {year}"),
-                }
-            }
-            _ => long.clone(),
+        let part = |range: Range<usize>| long.get(range).unwrap_or_default();
+        let is_now = |range: Range<usize>| now.get(range.clone()) == long.get(range);
+        let clock = match () {
+            () if is_now(0..16) => part(17..25).to_owned(),
+            () if is_now(12..16) => format!("{} {}", part(5..11), part(17..22)),
+            () => part(5..16).to_owned(),
         };
-        const MONTHS: [&str; 12] = [
-            "Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec",
-        ];
-        let machine = match parts.as_slice() {
-            [_, day, month, year, clock, _] => {
-                let month = MONTHS.iter().position(|name| name == month);
-                format!("{year}-{:02}-{day}T{clock}Z", month.map_or(0, |at| at + 1))
-            }
-            _ => String::new(),
-        };
+        let month = MONTHS.find(part(8..11)).unwrap_or_default() / 3 + 1;
+        let (year, day, time) = (part(12..16), part(5..7), part(17..25));
+        let machine = format!("{year}-{month:02}-{day}T{time}Z");
         Self {
             clock,
             machine,
