@@ -11,7 +11,6 @@
 pub mod action;
 mod calls;
 pub mod facts;
-mod gate_tasks;
 mod large_bodies;
 mod line_limiter;
 mod load;

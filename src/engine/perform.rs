@@ -76,15 +76,34 @@ impl<B: Broker, G: Gate, H: PreparingHandler> EngineLoop<B, G, H> {
                 Action::TakeNew(enabled) => self.engine.broker.take_new(enabled).await,
                 Action::Publish(batch) => self.publish(batch),
                 Action::PublishResults(batch) => self.publish_results(batch),
-                Action::Ask(shard, batch) => self.ask_gate(shard, batch),
-                Action::Settle(shard, batch) => self.settle(shard, batch),
-                Action::Suspect(shard, batch) => self.store_notes(shard, batch),
-                Action::Dedupe(shard, batch) => self.dedupe(shard, batch),
-                Action::Block(block, duration) => self.block(block, duration),
-                Action::Advertised(batch) => self.store_advertised(batch),
-                Action::Learn(batch) => self.learn(batch),
-                Action::Report(rule, batch) => self.report_ends(rule, batch),
-                Action::Sighted(batch) => self.store_sightings(batch),
+                Action::Ask(shard, batch) => self.call_gate(|gate| {
+                    // Boxed first: each later step copies the future, which is kilobytes large.
+                    Box::pin(async move { TaskReport::Answered(shard, gate.ask(&batch).await) })
+                }),
+                Action::Settle(shard, batch) => self.call_gate(async move |gate| {
+                    TaskReport::Settled(shard, gate.settle(&batch).await)
+                }),
+                Action::Suspect(shard, batch) => self.call_gate(async move |gate| {
+                    TaskReport::Suspected(shard, gate.suspect(&batch).await)
+                }),
+                Action::Dedupe(shard, batch) => self.call_gate(async move |gate| {
+                    TaskReport::Deduped(shard, gate.dedupe(&batch).await)
+                }),
+                Action::Block(block, duration) => self.call_gate(async move |gate| {
+                    let result = gate.block(&block.scope, duration, &block.reason).await;
+                    TaskReport::Blocked(block, result)
+                }),
+                Action::Advertised(batch) => self.call_gate(async move |gate| {
+                    TaskReport::Advertised(gate.advertised(&batch).await)
+                }),
+                Action::Learn(batch) => {
+                    self.call_gate(async move |gate| TaskReport::Learned(gate.learn(&batch).await))
+                }
+                Action::Report(rule, batch) => self.call_gate(async move |gate| {
+                    TaskReport::Reported(gate.report(&rule, &batch).await)
+                }),
+                Action::Sighted(batch) => self
+                    .call_gate(async move |gate| TaskReport::Sighted(gate.sighted(&batch).await)),
                 Action::Prepare { key, job } => self.prepare(key, job),
                 Action::Dispatch {
                     key,
@@ -115,6 +134,15 @@ impl<B: Broker, G: Gate, H: PreparingHandler> EngineLoop<B, G, H> {
         if last.rests {
             broker.rest().await;
         }
+    }
+
+    /// Calls the gate in a task.
+    fn call_gate<F>(&mut self, call: impl FnOnce(Arc<G>) -> F)
+    where
+        F: Future<Output = TaskReport<H::Ready>> + Send + 'static,
+    {
+        let gate = Arc::clone(&self.engine.gate);
+        self.tasks.spawn(call(gate).in_current_span());
     }
 
     /// Publishes messages of jobs that move.
