@@ -10,60 +10,10 @@ use super::{
 };
 use crate::clock::Clock;
 
-/// The algorithm whose default burst is `max`.
-pub struct Token;
-/// The algorithm whose default burst is 1.
-pub struct Leaky;
+/// The computations of both algorithms.
+pub struct BucketRules;
 
-/// The methods that both algorithms share.
-macro_rules! both {
-    () => {
-        fn stored(&self, _: &Terms) -> StoredUsage {
-            StoredUsage::Text(56)
-        }
-
-        /// Includes the tolerated lateness, and a millisecond for the rounded clock.
-        fn span(&self, terms: &Terms) -> u64 {
-            terms.window_ms() + terms.guard_ms() + 1 + terms.forgiven_ms
-        }
-
-        fn margin(&self, terms: &Terms) -> u64 {
-            terms.forgiven_ms
-        }
-
-        /// The sum of a full bucket, the tokens it holds beyond that for lateness, and the refill
-        /// during window + guard: burst + max, less the refill of a millisecond.
-        fn worst_case(&self, terms: &Terms) -> u64 {
-            let (max, burst) = (terms.max(), terms.burst());
-            burst + max - max.div_ceil(self.span(terms))
-        }
-
-        fn max_units_in(&self, terms: &Terms, ms: u64) -> u64 {
-            // A start is written up to a millisecond after it was decided.
-            ceil_muldiv(terms.max(), ms + 1, self.span(terms)).saturating_add(terms.burst())
-        }
-
-        fn burstiness(&self, terms: &Terms) -> u64 {
-            terms.burst()
-        }
-
-        fn arriving(&self, terms: &Terms, window_ms: u64) -> u64 {
-            let apart = window_ms.saturating_add(terms.guard_ms());
-            let apart = apart.saturating_add(terms.forgiven_ms);
-            muldiv(terms.max(), apart, self.span(terms)).saturating_add(terms.burst())
-        }
-
-        /// Holds if this bucket is refilled at least as fast as `other` lets units start, and has
-        /// room for what `other` lets start beyond that, with a unit for rounding.
-        fn is_implied_by(&self, terms: &Terms, other: &Terms) -> bool {
-            let slower = u128::from(other.max()) * u128::from(terms.span())
-                <= u128::from(terms.max()) * u128::from(other.span());
-            slower && other.algorithm().rules().burstiness(other) < terms.burst()
-        }
-    };
-}
-
-/// The properties of [`Token`].
+/// The properties of `token-bucket-algo`.
 pub(super) const TOKEN: AlgorithmFacts = AlgorithmFacts {
     name: "token-bucket-algo",
     about: "`burst` at once, refilled with L in W",
@@ -81,11 +31,7 @@ pub(super) const TOKEN: AlgorithmFacts = AlgorithmFacts {
     counts_arrivals: true,
 };
 
-impl Rules for Token {
-    both!();
-}
-
-/// The properties of [`Leaky`].
+/// The properties of `leaky-bucket-algo`.
 pub(super) const LEAKY: AlgorithmFacts = AlgorithmFacts {
     name: "leaky-bucket-algo",
     about: "one each W / L, and `burst` at once",
@@ -97,8 +43,49 @@ pub(super) const LEAKY: AlgorithmFacts = AlgorithmFacts {
     ..TOKEN
 };
 
-impl Rules for Leaky {
-    both!();
+impl Rules for BucketRules {
+    fn stored(&self, _: &Terms) -> StoredUsage {
+        StoredUsage::Text(56)
+    }
+
+    /// Includes the tolerated lateness, and a millisecond for the rounded clock.
+    fn span(&self, terms: &Terms) -> u64 {
+        terms.window_ms() + terms.guard_ms() + 1 + terms.forgiven_ms
+    }
+
+    fn margin(&self, terms: &Terms) -> u64 {
+        terms.forgiven_ms
+    }
+
+    /// The sum of a full bucket, the tokens it holds beyond that for lateness, and the refill
+    /// during window + guard: burst + max, less the refill of a millisecond.
+    fn worst_case(&self, terms: &Terms) -> u64 {
+        let (max, burst) = (terms.max(), terms.burst());
+        burst + max - max.div_ceil(self.span(terms))
+    }
+
+    fn max_units_in(&self, terms: &Terms, ms: u64) -> u64 {
+        // A start is written up to a millisecond after it was decided.
+        ceil_muldiv(terms.max(), ms + 1, self.span(terms)).saturating_add(terms.burst())
+    }
+
+    fn burstiness(&self, terms: &Terms) -> u64 {
+        terms.burst()
+    }
+
+    fn arriving(&self, terms: &Terms, window_ms: u64) -> u64 {
+        let apart = window_ms.saturating_add(terms.guard_ms());
+        let apart = apart.saturating_add(terms.forgiven_ms);
+        muldiv(terms.max(), apart, self.span(terms)).saturating_add(terms.burst())
+    }
+
+    /// Holds if this bucket is refilled at least as fast as `other` lets units start, and has
+    /// room for what `other` lets start beyond that, with a unit for rounding.
+    fn is_implied_by(&self, terms: &Terms, other: &Terms) -> bool {
+        let slower = u128::from(other.max()) * u128::from(terms.span())
+            <= u128::from(terms.max()) * u128::from(other.span());
+        slower && other.algorithm().rules().burstiness(other) < terms.burst()
+    }
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

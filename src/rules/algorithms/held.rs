@@ -13,50 +13,10 @@ use crate::clock::Clock;
 /// died, because a worker renews its leases long before.
 pub const LEASE_MS: u64 = 60_000;
 
-/// The algorithm of `guard: strict`.
-pub struct Strict;
-/// The algorithm of `max-concurrent`.
-pub struct Concurrency;
+/// The computations of both algorithms.
+pub struct HeldRules;
 
-/// The methods that both algorithms share.
-macro_rules! both {
-    () => {
-        fn stored(&self, terms: &Terms) -> StoredUsage {
-            StoredUsage::Entries {
-                max: terms.max(),
-                compact: 50,
-                linked: 126,
-            }
-        }
-
-        fn span(&self, terms: &Terms) -> u64 {
-            terms.window_ms()
-        }
-
-        fn margin(&self, _: &Terms) -> u64 {
-            0
-        }
-
-        fn state_ms(&self, terms: &Terms) -> (u64, u64) {
-            (terms.window_ms(), 0)
-        }
-
-        /// Unbounded, because the duration of calls is not known.
-        fn max_units_in(&self, _: &Terms, _: u64) -> u64 {
-            u64::MAX
-        }
-
-        fn burstiness(&self, _: &Terms) -> u64 {
-            u64::MAX
-        }
-
-        fn is_implied_by(&self, _: &Terms, _: &Terms) -> bool {
-            false
-        }
-    };
-}
-
-/// The properties of [`Strict`].
+/// The properties of `guard: strict`.
 pub(super) const STRICT: AlgorithmFacts = AlgorithmFacts {
     name: "strict-window",
     about: "L in any W, calls in flight included",
@@ -74,17 +34,7 @@ pub(super) const STRICT: AlgorithmFacts = AlgorithmFacts {
     counts_arrivals: false,
 };
 
-impl Rules for Strict {
-    fn arriving(&self, terms: &Terms, window_ms: u64) -> u64 {
-        terms
-            .max()
-            .saturating_mul(window_ms.div_ceil(terms.window_ms()))
-    }
-
-    both!();
-}
-
-/// The properties of [`Concurrency`].
+/// The properties of `max-concurrent`.
 pub(super) const CONCURRENCY: AlgorithmFacts = AlgorithmFacts {
     name: "max-concurrent",
     about: "L calls in flight",
@@ -95,12 +45,47 @@ pub(super) const CONCURRENCY: AlgorithmFacts = AlgorithmFacts {
     ..STRICT
 };
 
-impl Rules for Concurrency {
-    fn arriving(&self, _: &Terms, _: u64) -> u64 {
+impl Rules for HeldRules {
+    fn stored(&self, terms: &Terms) -> StoredUsage {
+        StoredUsage::Entries {
+            max: terms.max(),
+            compact: 50,
+            linked: 126,
+        }
+    }
+
+    fn span(&self, terms: &Terms) -> u64 {
+        terms.window_ms()
+    }
+
+    fn margin(&self, _: &Terms) -> u64 {
+        0
+    }
+
+    fn state_ms(&self, terms: &Terms) -> (u64, u64) {
+        (terms.window_ms(), 0)
+    }
+
+    /// Unbounded, because the duration of calls is not known.
+    fn max_units_in(&self, _: &Terms, _: u64) -> u64 {
         u64::MAX
     }
 
-    both!();
+    fn burstiness(&self, _: &Terms) -> u64 {
+        u64::MAX
+    }
+
+    /// Unbounded for `max-concurrent`, which has no window.
+    fn arriving(&self, terms: &Terms, window_ms: u64) -> u64 {
+        match terms.window_ms() {
+            0 => u64::MAX,
+            own => terms.max().saturating_mul(window_ms.div_ceil(own)),
+        }
+    }
+
+    fn is_implied_by(&self, _: &Terms, _: &Terms) -> bool {
+        false
+    }
 }
 
 /// Maximum delay before the gate checks again whether a call that takes longer than usual has

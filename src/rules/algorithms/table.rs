@@ -7,30 +7,22 @@ use super::{
 
 /// Generates [`Algorithm`] and [`LimitState`] from rows of `Name: its facts, its rules, its state`.
 macro_rules! algorithms {
-    (
-        use_algo { $($(#[$doc:meta])* $name:ident: $facts:expr, $rules:expr, $state:ty;)+ }
-        other { $($(#[$other_doc:meta])* $other:ident: $other_facts:expr, $other_rules:expr, $other_state:ty;)+ }
-    ) => {
+    ($($(#[$doc:meta])* $name:ident: $facts:expr, $rules:expr, $state:ty;)+) => {
         /// How starts are counted: the values of `rate-limiter.use-algo`, and the algorithms that
         /// other keys select.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub enum Algorithm {
             $($(#[$doc])* $name,)+
-            $($(#[$other_doc])* $other,)+
         }
 
         impl Algorithm {
-            /// The algorithms that are values of `use-algo`.
-            pub const ALL: [Self; [$(stringify!($name)),+].len()] = [$(Self::$name),+];
-            /// All algorithms.
-            pub const EVERY: [Self; [$(stringify!($name),)+ $(stringify!($other)),+].len()] =
-                [$(Self::$name,)+ $(Self::$other),+];
+            /// All algorithms, in the order of the table.
+            pub const EVERY: [Self; [$(stringify!($name)),+].len()] = [$(Self::$name),+];
 
             /// Returns the algorithm's fixed properties.
             pub fn facts(self) -> &'static AlgorithmFacts {
                 match self {
                     $(Self::$name => &$facts,)+
-                    $(Self::$other => &$other_facts,)+
                 }
             }
 
@@ -38,7 +30,6 @@ macro_rules! algorithms {
             pub fn rules(self) -> &'static dyn Rules {
                 match self {
                     $(Self::$name => &$rules,)+
-                    $(Self::$other => &$other_rules,)+
                 }
             }
         }
@@ -47,7 +38,6 @@ macro_rules! algorithms {
         #[derive(Debug, Clone, PartialEq, Eq)]
         pub enum LimitState {
             $($name($state),)+
-            $($other($other_state),)+
         }
 
         impl LimitState {
@@ -55,7 +45,6 @@ macro_rules! algorithms {
             pub fn new(algorithm: Algorithm) -> Self {
                 match algorithm {
                     $(Algorithm::$name => Self::$name(Default::default()),)+
-                    $(Algorithm::$other => Self::$other(Default::default()),)+
                 }
             }
 
@@ -63,7 +52,6 @@ macro_rules! algorithms {
             pub fn get(&self) -> &dyn Usage {
                 match self {
                     $(Self::$name(state) => state,)+
-                    $(Self::$other(state) => state,)+
                 }
             }
 
@@ -71,7 +59,6 @@ macro_rules! algorithms {
             pub fn get_mut(&mut self) -> &mut dyn Usage {
                 match self {
                     $(Self::$name(state) => state,)+
-                    $(Self::$other(state) => state,)+
                 }
             }
         }
@@ -79,35 +66,38 @@ macro_rules! algorithms {
 }
 
 algorithms! {
-    use_algo {
-        /// `fixed-window-algo`: at most L starts in each window aligned to the epoch.
-        FixedWindow: fixed::FACTS, fixed::FixedWindow, fixed::FixedWindows;
-        /// `sliding-window-algo`: at most L starts in any window.
-        SlidingWindow: sliding::FACTS, sliding::SlidingWindow, sliding::SlidingLog;
-        /// `sliding-counter-algo`: two counters, the older one weighted by the part of its window
-        /// that still counts. Approximate: nearly 2 L in the worst case.
-        SlidingCounter: counter::FACTS, counter::Counter, counter::SlidingCounter;
-        /// `sliding-segments-algo`: at most L starts in any window, counted by 192nds of it.
-        SlidingSegments: segments::FACTS, segments::SlidingSegments, segments::Segments;
-        /// `token-bucket-algo`: bursts of up to `burst`, refilled with L per window; burst + L in
-        /// the worst case.
-        TokenBucket: bucket::TOKEN, bucket::Token, bucket::Bucket;
-        /// `leaky-bucket-algo` (GCRA): evenly spaced except for `burst`; L + burst - 1 in the worst
-        /// case.
-        LeakyBucket: bucket::LEAKY, bucket::Leaky, bucket::Bucket;
-    }
-    other {
-        /// `fixed-window-algo` with a day, week or month as window: at most L starts in each.
-        CalendarWindow: calendar::FACTS, calendar::CalendarWindow, calendar::CalendarCount;
-        /// `sliding-window-algo` with `guard: strict`: a unit becomes available one window after
-        /// the answer, and calls in flight always count. At most L in any window at any latency.
-        Strict: held::STRICT, held::Strict, held::HeldLeases;
-        /// `max-concurrent`: at most L calls in flight.
-        Concurrency: held::CONCURRENCY, held::Concurrency, held::HeldLeases;
-    }
+    /// `fixed-window-algo`: at most L starts in each window aligned to the epoch.
+    FixedWindow: fixed::FACTS, fixed::FixedWindow, fixed::FixedWindows;
+    /// `sliding-window-algo`: at most L starts in any window.
+    SlidingWindow: sliding::FACTS, sliding::SlidingWindow, sliding::SlidingLog;
+    /// `sliding-counter-algo`: two counters, the older one weighted by the part of its window
+    /// that still counts. Approximate: nearly 2 L in the worst case.
+    SlidingCounter: counter::FACTS, counter::Counter, counter::SlidingCounter;
+    /// `sliding-segments-algo`: at most L starts in any window, counted by 192nds of it.
+    SlidingSegments: segments::FACTS, segments::SlidingSegments, segments::Segments;
+    /// `token-bucket-algo`: bursts of up to `burst`, refilled with L per window; burst + L in
+    /// the worst case.
+    TokenBucket: bucket::TOKEN, bucket::BucketRules, bucket::Bucket;
+    /// `leaky-bucket-algo` (GCRA): evenly spaced except for `burst`; L + burst - 1 in the worst
+    /// case.
+    LeakyBucket: bucket::LEAKY, bucket::BucketRules, bucket::Bucket;
+    /// `fixed-window-algo` with a day, week or month as window: at most L starts in each.
+    CalendarWindow: calendar::FACTS, calendar::CalendarWindow, calendar::CalendarCount;
+    /// `sliding-window-algo` with `guard: strict`: a unit becomes available one window after
+    /// the answer, and calls in flight always count. At most L in any window at any latency.
+    Strict: held::STRICT, held::HeldRules, held::HeldLeases;
+    /// `max-concurrent`: at most L calls in flight.
+    Concurrency: held::CONCURRENCY, held::HeldRules, held::HeldLeases;
 }
 
 impl Algorithm {
+    /// The algorithms that are values of `use-algo`: the first rows of the table.
+    pub const ALL: [Self; 6] = {
+        let (all, others) = Self::EVERY.split_first_chunk().expect("there are more");
+        assert!(matches!(others[0], Self::CalendarWindow));
+        *all
+    };
+
     /// Returns the algorithm's name in the configuration.
     pub fn name(self) -> &'static str {
         self.facts().name
