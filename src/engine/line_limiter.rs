@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use strum::VariantArray;
 use tracing::{info, warn};
 
 /// Maximum number of lines of one kind per [`SUMMARY_INTERVAL`].
@@ -10,7 +11,7 @@ const MAX_LINES: u32 = 10;
 const SUMMARY_INTERVAL: Duration = Duration::from_secs(10);
 
 /// A kind of frequent event.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, VariantArray)]
 pub(super) enum LineKind {
     /// A tenant is closed.
     Closed,
@@ -40,22 +41,6 @@ pub(super) enum LineKind {
     Undecided,
 }
 
-const ALL: [LineKind; 13] = [
-    LineKind::Closed,
-    LineKind::Opened,
-    LineKind::BreakerOpened,
-    LineKind::BreakerClosed,
-    LineKind::Throttled,
-    LineKind::Lowered,
-    LineKind::Restored,
-    LineKind::Failed,
-    LineKind::Dead,
-    LineKind::Invalid,
-    LineKind::Alone,
-    LineKind::Unconfirmed,
-    LineKind::Undecided,
-];
-
 /// The limiter at one moment.
 pub(super) struct LineBudget<'a> {
     pub(super) limiter: &'a mut LineLimiter,
@@ -79,7 +64,7 @@ struct LineCount {
 
 /// The events of each kind.
 #[derive(Debug, Default)]
-pub(super) struct LineLimiter([LineCount; ALL.len()]);
+pub(super) struct LineLimiter([LineCount; LineKind::VARIANTS.len()]);
 
 /// The number of events of one kind that got no line, and the time in which they happened.
 #[derive(Debug, PartialEq, Eq)]
@@ -155,7 +140,7 @@ impl LineLimiter {
     /// Returns the summaries that are due, or all if `ends`.
     fn sum_up(&mut self, now: Duration, ends: bool) -> Vec<Summary> {
         let mut rests = Vec::new();
-        for kind in ALL {
+        for &kind in LineKind::VARIANTS {
             let count = &mut self.0[kind as usize];
             if count.more > 0 && (ends || now >= count.since + SUMMARY_INTERVAL) {
                 rests.push(Summary {
@@ -212,14 +197,5 @@ mod tests {
         let mut limiter = LineLimiter::default();
         assert!((0..99).all(|at| limiter.may_log(at * SECOND, LineKind::Failed)));
         assert_eq!(limiter.next(), None);
-    }
-
-    #[test]
-    fn each_kind_has_a_count_of_its_own() {
-        assert!(
-            ALL.iter()
-                .enumerate()
-                .all(|(at, kind)| *kind as usize == at)
-        );
     }
 }
