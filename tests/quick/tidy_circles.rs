@@ -182,7 +182,7 @@ fn engine_files_form_no_import_cycle() {
         ("src/engine/scheduler/intake", 4),
         ("src/engine/scheduler/asking", 12),
         ("src/engine/scheduler/delays", 3),
-        ("src/engine/scheduler/calling", 6),
+        ("src/engine/scheduler/calling", 5),
         ("src/engine/scheduler/calling/answers", 2),
         ("src/engine/scheduler/leaving", 5),
         ("src/engine/scheduler/reporting", 3),

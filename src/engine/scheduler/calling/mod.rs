@@ -1,6 +1,5 @@
 //! Calling: a job's start is settled with the gate, and the answer to its call affects other jobs.
 
-pub(super) mod abandoned;
 pub(super) mod answers;
 pub(super) mod api_throttle;
 pub(super) mod breakers;

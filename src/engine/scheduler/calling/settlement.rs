@@ -1,9 +1,9 @@
 //! Settles started calls with the gate: renews their leases while they run, and reports their
 //! actual costs when they have ended.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::abandoned::{AbandonedCall, AbandonedCalls};
 use super::ledger::{Ledger, SettleOutcome};
 use crate::action::Action;
 use crate::facts::GateFact;
@@ -20,13 +20,25 @@ use rules::timing::lateness::{self, CallCheck, CallSignal, Lateness, Timeliness}
 
 /// Maximum cost that a call can report.
 const MAX_ACTUAL_COST: u64 = MAX_REQUESTS;
+/// Maximum number of remembered abandoned calls. Further calls are reported to the gate once, and
+/// their ends are not awaited.
+const MAX_ABANDONED: usize = 16_384;
+
+/// A call that its handler gave up and that may still arrive, or be worked on.
+#[derive(Debug)]
+struct AbandonedCall {
+    tenant: Tenant,
+    started: StartRecord,
+    /// Its leases are kept until then, unless it is known to have ended.
+    until: Duration,
+}
 
 /// The starts that are not settled yet.
 #[derive(Debug)]
 pub struct Settlement {
     ledger: Ledger,
-    /// Abandoned calls. Their leases are held for as long as the calls may be in flight.
-    abandoned: AbandonedCalls,
+    /// Abandoned calls that hold leases, by the names of their permits.
+    abandoned: BTreeMap<String, AbandonedCall>,
     lateness: Lateness,
 }
 
@@ -35,7 +47,7 @@ impl Settlement {
     pub fn new(worker: u64) -> Self {
         Self {
             ledger: Ledger::new(worker),
-            abandoned: AbandonedCalls::default(),
+            abandoned: BTreeMap::new(),
             lateness: Lateness::default(),
         }
     }
@@ -121,15 +133,16 @@ impl Settlement {
         }
         match (end, late_end) {
             (End::Abandoned { for_ms }, Some(ended))
-                if holds && for_ms > 0 && self.abandoned.has_room() =>
+                if holds && for_ms > 0 && self.abandoned.len() < MAX_ABANDONED =>
             {
                 let lease = Duration::from_millis(for_ms);
                 let permit = started.receipt.permit.clone();
-                self.abandoned.add(AbandonedCall {
+                let call = AbandonedCall {
                     tenant: tenant.clone(),
                     started,
                     until: now + lease,
-                });
+                };
+                self.abandoned.insert(permit.clone(), call);
                 Some(Action::Await {
                     permit,
                     lease,
@@ -216,7 +229,7 @@ impl Settlement {
                 self.ledger.add_start(tenant, started, End::Running);
             }
         }
-        for call in self.abandoned.iter() {
+        for call in self.abandoned.values() {
             let for_ms = floor_ms(call.until.saturating_sub(now));
             if for_ms > 0 {
                 let held = End::Abandoned { for_ms };
