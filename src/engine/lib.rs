@@ -303,7 +303,7 @@ impl<B: Broker, G: Gate, H: PreparingHandler> EngineLoop<B, G, H> {
         let (handler, prepared) = (&*self.engine.handler, &mut self.prepared);
         self.scheduler.ask(now, |key, tenant| {
             let at_once = || handler.at_once_for(tenant);
-            prepared.is_ready(key, |call| handler.is_ready(call), at_once)
+            prepared_calls::is_ready(prepared, key, |call| handler.is_ready(call), at_once)
         });
     }
 

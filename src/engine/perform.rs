@@ -193,7 +193,7 @@ impl<B: Broker, G: Gate, H: PreparingHandler> EngineLoop<B, G, H> {
     /// Calls the handler until `deadline`. `check`: when to check the call while it is in flight.
     fn dispatch(&mut self, key: JobKey, job: Job, deadline: Duration, check: Option<CallCheck>) {
         let handler = Arc::clone(&self.engine.handler);
-        let call = self.prepared.take(key);
+        let call = self.prepared.remove(&key);
         let call = call.or_else(|| handler.at_once_for(&job.tenant));
         let permit = Permit::until(self.started + deadline);
         let watch = check.map(|check| CallWatch {
@@ -220,7 +220,7 @@ impl<B: Broker, G: Gate, H: PreparingHandler> EngineLoop<B, G, H> {
     /// Drops the prepared calls of jobs, and stops publishing their direct results.
     fn release(&mut self, keys: Vec<JobKey>) {
         for key in keys {
-            self.prepared.take(key);
+            self.prepared.remove(&key);
             self.direct.remove(&key);
         }
     }

@@ -56,7 +56,7 @@ impl<B: Broker, G: Gate, H: PreparingHandler> EngineLoop<B, G, H> {
             }
             TaskReport::Moved(results) => scheduler.moved(now, results),
             TaskReport::Prepared(key, result, took) => {
-                let result = result.map(|call| self.prepared.put(key, call));
+                let result = result.map(|call| _ = self.prepared.insert(key, call));
                 scheduler.prepared(now, key, took, result);
             }
             TaskReport::Read(read) => {
