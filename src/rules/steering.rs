@@ -5,6 +5,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
+use percent_encoding::percent_decode_str;
 use serde::{Deserialize, Serialize};
 
 use crate::limit::{Limits, MAX_REQUESTS, is_name};
@@ -137,20 +138,8 @@ fn of_job(what: &str, tenant: &Tenant, id: &str) -> String {
 
 /// Returns the text from which [`encode`] made `key`.
 fn decode(key: &str) -> Option<String> {
-    let mut bytes = Vec::with_capacity(key.len());
-    let mut rest = key.as_bytes();
-    while let Some((&byte, after)) = rest.split_first() {
-        rest = after;
-        if byte != b'%' {
-            bytes.push(byte);
-            continue;
-        }
-        let (digits, after) = rest.split_at_checked(2)?;
-        let digits = std::str::from_utf8(digits).ok()?;
-        bytes.push(u8::from_str_radix(digits, 16).ok()?);
-        rest = after;
-    }
-    String::from_utf8(bytes).ok()
+    let text = percent_decode_str(key).decode_utf8().ok()?;
+    (encode(&text) == key).then(|| text.into_owned())
 }
 
 /// The requests of operators about one job, each by its number.

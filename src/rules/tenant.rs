@@ -1,7 +1,12 @@
 //! The tenant that a job belongs to, and how its name becomes part of a Redis key.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
+
+use percent_encoding::{AsciiSet, utf8_percent_encode};
+
+use crate::text::RESERVED;
 
 /// Maximum length of a tenant's ID in bytes of UTF-8, which is also the limit of an AMQP short
 /// string.
@@ -60,24 +65,12 @@ impl Tenant {
     }
 }
 
+/// The ASCII characters that [`encode`] encodes.
+const SPECIAL: &AsciiSet = &RESERVED.remove(b'@').remove(b'+');
+
 /// Returns `text` as a part of a Redis key, encoded as in [`Tenant::key`].
 pub fn encode(text: &str) -> String {
-    let is_plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"-._~@+".contains(byte);
-    if text.as_bytes().iter().all(is_plain) {
-        return text.to_owned();
-    }
-    let mut key = String::with_capacity(text.len());
-    for &byte in text.as_bytes() {
-        if is_plain(&byte) {
-            key.push(char::from(byte));
-        } else {
-            key.push('%');
-            for nibble in [byte >> 4, byte & 15] {
-                key.push(char::from(b"0123456789ABCDEF"[usize::from(nibble)]));
-            }
-        }
-    }
-    key
+    Cow::from(utf8_percent_encode(text, SPECIAL)).into_owned()
 }
 
 impl fmt::Debug for Tenant {

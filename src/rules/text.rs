@@ -3,8 +3,16 @@
 use std::fmt;
 use std::time::Duration;
 
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC};
 use serde::de::{Deserialize, Deserializer, Visitor};
 
+/// The ASCII characters that a part of a URL must not contain bare: all but the unreserved ones
+/// (RFC 3986).
+pub const RESERVED: &AsciiSet = &NON_ALPHANUMERIC
+    .remove(b'-')
+    .remove(b'.')
+    .remove(b'_')
+    .remove(b'~');
 /// Byte order mark with which some editors begin UTF-8 files.
 const UTF8_MARK: &[u8] = b"\xef\xbb\xbf";
 /// Byte order marks of UTF-16 files, in either order of bytes.

@@ -11,8 +11,11 @@
 use std::borrow::Cow;
 use std::fmt;
 
+use percent_encoding::utf8_percent_encode;
+
 use super::{Field, Job, ValueField};
 use crate::tenant::Tenant;
+use crate::text::RESERVED;
 
 /// Maximum length of a placeholder's value in bytes.
 pub const MAX_VALUE: usize = 1024;
@@ -186,14 +189,7 @@ impl ValuePlace {
 
 /// Writes `value` as a part of a URL: percent-encodes all but unreserved characters (RFC 3986).
 pub fn encode(value: &str, text: &mut String) {
-    for byte in value.bytes() {
-        match byte {
-            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => {
-                text.push(char::from(byte));
-            }
-            _ => text.push_str(&format!("%{byte:02X}")),
-        }
-    }
+    text.extend(utf8_percent_encode(value, RESERVED));
 }
 
 /// Returns true if `part` consists of dots. Together with dots next to the placeholder they could
