@@ -31,7 +31,7 @@ pub use load::{Config, DEFAULT_FILE};
 pub use pipelines::Pipelines;
 pub use reading::error::{ConfigErrors, ConfigProblem, Origin, Position};
 pub use reading::key::{AppliesAt, ConfigKey, env_name};
-pub use reading::parse::{closest, parse_duration};
+pub use reading::parse::closest;
 pub use schema::json_schema;
 pub use sections::admin::Admin;
 pub use sections::amqp::{Amqp, QueueType};
@@ -57,4 +57,4 @@ pub use values::tls::{Identity, Pems, Tls, TlsError};
 pub use watch::ConfigSource;
 
 pub use rules::job::{Fields, TenantField, ValueField};
-pub use rules::text::show_duration;
+pub use rules::text::{parse_duration, show_duration};

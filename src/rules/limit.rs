@@ -127,7 +127,7 @@ impl Limit {
         if !(MIN_WINDOW..=MAX_WINDOW).contains(&window) {
             return Err(LimitError::Window(window));
         }
-        if guard * 2 >= window {
+        if guard.saturating_mul(2) >= window {
             return Err(LimitError::Guard { guard, window });
         }
         if !is_name(name) {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::error::shown;
 use super::yaml::Raw;
-use rules::text::show_duration;
+use rules::text::{parse_duration, show_duration};
 
 /// An error as a sentence that follows the key: `is 0; it must be …`.
 pub(crate) type ValueError = String;
@@ -96,24 +96,6 @@ pub(crate) fn duration(raw: &Raw, min: Duration, max: Duration) -> Result<Durati
     }
 }
 
-/// Parses a whole number of seconds, or one with `ms`, `s`, `m`, `h` or `d`. Returns `None` for
-/// other texts.
-pub fn parse_duration(text: &str) -> Option<Duration> {
-    let digits = text
-        .find(|c: char| !c.is_ascii_digit())
-        .unwrap_or(text.len());
-    let (number, unit) = text.split_at(digits);
-    let number: u64 = number.parse().ok()?;
-    match unit.trim() {
-        "ms" => Some(Duration::from_millis(number)),
-        "" | "s" => Some(Duration::from_secs(number)),
-        "m" => number.checked_mul(60).map(Duration::from_secs),
-        "h" => number.checked_mul(3_600).map(Duration::from_secs),
-        "d" => number.checked_mul(86_400).map(Duration::from_secs),
-        _ => None,
-    }
-}
-
 /// Parses one of `names`.
 pub(crate) fn choice<T: Copy>(raw: &Raw, names: &[(&str, T)]) -> Result<T, ValueError> {
     let known = names.iter().map(|(name, _)| *name);
@@ -155,39 +137,4 @@ pub(crate) fn hint<'a>(name: &str, names: impl IntoIterator<Item = &'a str>) -> 
     closest(name, names)
         .map(|meant| format!("; did you mean {meant}?"))
         .unwrap_or_default()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn durations_are_seconds_or_have_a_unit_and_show_as_written() {
-        for (text, millis, shown) in [
-            ("60", 60_000, "1m"),
-            ("0", 0, "0ms"),
-            ("500ms", 500, "500ms"),
-            ("1500ms", 1_500, "1500ms"),
-            ("90s", 90_000, "90s"),
-            ("5 m", 300_000, "5m"),
-            ("1h", 3_600_000, "1h"),
-            ("31d", 2_678_400_000, "31d"),
-        ] {
-            let parsed = parse_duration(text);
-            assert_eq!(parsed, Some(Duration::from_millis(millis)), "{text}");
-            assert_eq!(parsed.map(show_duration).as_deref(), Some(shown), "{text}");
-        }
-        for text in [
-            "",
-            "s",
-            "-1",
-            "1.5s",
-            "1 week",
-            "1m30s",
-            "99999999999999999999s",
-            "999999999999999999d",
-        ] {
-            assert_eq!(parse_duration(text), None, "{text}");
-        }
-    }
 }

@@ -15,6 +15,7 @@ use serde::de::{Deserializer, Error, Visitor};
 use serde_json::Value as Json;
 
 use crate::job::outcome::Outcome;
+use crate::text::parse_duration;
 
 /// Maximum size of a verdict in bytes: a body of a megabyte, as base64.
 pub const MAX_VERDICT: usize = 3 << 19;
@@ -224,18 +225,9 @@ fn one_line(reason: Option<&str>) -> String {
 
 /// Parses a whole number with the unit `ms`, `s`, `m`, `h` or `d`.
 fn duration(text: &str) -> Option<Duration> {
-    let digits = text.find(|c: char| !c.is_ascii_digit())?;
-    let (number, unit) = text.split_at(digits);
-    let number: u64 = number.parse().ok()?;
-    let of = |unit: u64| number.checked_mul(unit).map(Duration::from_secs);
-    match unit {
-        "ms" => Some(Duration::from_millis(number)),
-        "s" => of(1),
-        "m" => of(60),
-        "h" => of(3_600),
-        "d" => of(86_400),
-        _ => None,
-    }
+    let has_unit = text.ends_with(|c: char| c.is_ascii_alphabetic());
+    let is_one_word = !text.contains(char::is_whitespace);
+    (has_unit && is_one_word).then(|| parse_duration(text))?
 }
 
 #[derive(Deserialize)]

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
-use config::show_duration;
+use config::{parse_duration, show_duration};
 use rules::limit::{Algorithm, Limit, Unit, ceil_ms};
 
 use super::check;
@@ -69,23 +69,9 @@ pub enum Algo {
     Fixed,
 }
 
-/// A length of time: a whole number with `ms`, `s`, `m` or `h`, or of seconds.
-fn duration(text: &str) -> Result<Duration, String> {
-    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
-    let unit_ms = match &text[digits.len()..] {
-        "ms" => 1,
-        "s" | "" => 1000,
-        "m" => 60_000,
-        "h" => 3_600_000,
-        unit => return Err(format!("unknown unit {unit:?}; use ms, s, m or h")),
-    };
-    let number: u64 = digits
-        .parse()
-        .map_err(|_| "not a whole number with a unit, such as 500ms".to_owned())?;
-    number
-        .checked_mul(unit_ms)
-        .map(Duration::from_millis)
-        .ok_or_else(|| "too long".to_owned())
+fn duration(text: &str) -> Result<Duration, &'static str> {
+    parse_duration(text)
+        .ok_or("not a whole number of seconds, or one with the unit ms, s, m, h or d")
 }
 
 /// The workload. Jobs are identified by tenant and number, both from 0.
@@ -357,11 +343,12 @@ mod tests {
     #[test]
     fn invalid_workloads_are_refused() {
         for (args, message) in [
-            (&["--window", "5x"][..], "unknown unit"),
-            (&["--window", "fast"], "unknown unit"),
+            (&["--window", "5x"][..], "the unit ms, s, m, h or d"),
+            (&["--window", "fast"], "not a whole number"),
             (&["--window", "1.5s"], "not a whole number"),
             (&["--window", "10ms"], "window-size"),
             (&["--guard", "900ms"], "guard"),
+            (&["--guard", "10000000000000000000"], "guard"),
             (&["--limit", "0"], "0 is not in"),
             (&["--jobs", "9", "--seconds", "9"], "cannot be used with"),
             (&["--tenants", "1000", "--jobs", "1000000"], "too many"),
@@ -383,7 +370,7 @@ mod tests {
                 &["--scenario", "limits", "--algo", "fixed-window-algo"],
                 "--algo fixed",
             ),
-            (&["--scenario", "limits", "--window", "31d"], "unknown unit"),
+            (&["--scenario", "limits", "--window", "31d"], "window-size"),
             (&["--scenario", "limits", "--window", "720h"], "window-size"),
         ] {
             let error = plan(args).expect_err("it does not fit");

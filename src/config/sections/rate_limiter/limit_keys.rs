@@ -12,8 +12,7 @@ use crate::reading::key::{
     keys, text, tree,
 };
 use crate::reading::parse::{
-    self, ValueError, duration as parse_duration_of, hint, parse_duration, text as parse_text,
-    wrong,
+    self, ValueError, duration as parse_duration_of, hint, text as parse_text, wrong,
 };
 use crate::reading::yaml::Raw;
 use crate::shape;
@@ -23,6 +22,7 @@ use rules::calendar::Zone;
 use rules::limit::{self, Algorithm, MAX_LIMITS, MAX_WINDOW, MIN_WINDOW, Unit, is_name};
 use rules::scope::Scope;
 use rules::tenant::MAX_TENANT_BYTES;
+use rules::text::parse_duration;
 
 const MAX_UNITS: u64 = limit::MAX_REQUESTS;
 

@@ -7,11 +7,12 @@ use serde_json::{Value as Json, json};
 
 use crate::reading::error::shown;
 use crate::reading::parse::{
-    ValueError, duration as parse_duration_of, hint, parse_duration, text as parse_text, wrong,
+    ValueError, duration as parse_duration_of, hint, text as parse_text, wrong,
 };
 use crate::reading::yaml::Raw;
 use rules::calendar::{Calendar, Zone, zone_names};
 use rules::limit::{MAX_WINDOW, MIN_WINDOW};
+use rules::text::parse_duration;
 
 /// `rate-limiter.window-size`
 #[derive(Debug, Clone, PartialEq, Eq)]
