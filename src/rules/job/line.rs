@@ -4,7 +4,7 @@ use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use serde::ser::{Serialize, SerializeMap, Serializer};
 
-use super::{Job, Properties, Value};
+use super::{Job, Value};
 
 impl Job {
     /// Returns the job as one line of JSON, with the newline. It begins with the number of the
@@ -19,9 +19,6 @@ impl Job {
 }
 
 struct JobObject<'a>(&'a Job, u64);
-struct HeadersObject<'a>(&'a [(&'a str, Value<'a>)]);
-struct PropertiesObject<'a>(&'a Properties<'a>);
-struct ValueObject<'a>(&'a Value<'a>);
 
 impl Serialize for JobObject<'_> {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
@@ -33,8 +30,8 @@ impl Serialize for JobObject<'_> {
         map.serialize_entry("cost", &job.cost)?;
         map.serialize_entry("attempt", &job.attempt)?;
         map.serialize_entry("routing_key", job.routing_key())?;
-        map.serialize_entry("headers", &HeadersObject(&job.headers()))?;
-        map.serialize_entry("properties", &PropertiesObject(&job.properties()))?;
+        map.serialize_entry("headers", &Value::Table(job.headers()))?;
+        map.serialize_entry("properties", &job.properties())?;
         let kinds = [
             ("content_type", &job.content_type),
             ("content_encoding", &job.content_encoding),
@@ -52,62 +49,6 @@ impl Serialize for JobObject<'_> {
             Err(_) => map.serialize_entry("body_base64", &BASE64_STANDARD.encode(&job.body))?,
         }
         map.end()
-    }
-}
-
-impl Serialize for HeadersObject<'_> {
-    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-        to.collect_map(
-            self.0
-                .iter()
-                .map(|(name, value)| (*name, ValueObject(value))),
-        )
-    }
-}
-
-impl Serialize for PropertiesObject<'_> {
-    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-        let of = self.0;
-        let mut map = to.serialize_map(None)?;
-        let texts = [
-            ("correlation_id", of.correlation_id),
-            ("reply_to", of.reply_to),
-            ("type", of.kind),
-            ("app_id", of.app_id),
-            ("expiration", of.expiration),
-        ];
-        for (name, text) in texts {
-            if let Some(text) = text {
-                map.serialize_entry(name, text)?;
-            }
-        }
-        if let Some(timestamp) = of.timestamp {
-            map.serialize_entry("timestamp", &timestamp)?;
-        }
-        if let Some(priority) = of.priority {
-            map.serialize_entry("priority", &priority)?;
-        }
-        map.end()
-    }
-}
-
-impl Serialize for ValueObject<'_> {
-    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-        match self.0 {
-            Value::Text(text) => to.serialize_str(text),
-            Value::Bytes(bytes) => {
-                let base64 = BASE64_STANDARD.encode(bytes);
-                to.collect_map([("base64", base64)])
-            }
-            Value::Int(n) => to.serialize_i64(*n),
-            // JSON has no infinities and no NaN: these become null.
-            Value::Float(n) => to.serialize_f64(*n),
-            Value::Bool(value) => to.serialize_bool(*value),
-            Value::Time(seconds) => to.serialize_u64(*seconds),
-            Value::Nothing => to.serialize_unit(),
-            Value::List(list) => to.collect_seq(list.iter().map(ValueObject)),
-            Value::Table(table) => HeadersObject(table).serialize(to),
-        }
     }
 }
 
@@ -157,7 +98,7 @@ mod tests {
             ),
             ("table", Value::Table(vec![("a", Value::Int(-1))])),
         ];
-        let headers = serde_json::to_value(HeadersObject(&values)).expect("JSON");
+        let headers = serde_json::to_value(Value::Table(values.to_vec())).expect("JSON");
         let expected = json!({
             "bytes": {"base64": "/w=="}, "nan": null, "list": [null, true, 7], "table": {"a": -1},
         });

@@ -9,16 +9,22 @@ use std::fmt;
 use std::panic::RefUnwindSafe;
 use std::sync::Arc;
 
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
+use serde::{Serialize, Serializer};
+
 use super::Job;
 use crate::headers::is_reserved;
 
-/// A header's value, as its publisher set it.
-#[derive(Debug, Clone, PartialEq)]
+/// A header's value, as its publisher set it. As JSON, bytes are `{"base64": "…"}`.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(untagged)]
 #[non_exhaustive]
 pub enum Value<'a> {
     /// A text.
     Text(&'a str),
     /// Bytes that are not UTF-8 text.
+    #[serde(serialize_with = "bytes")]
     Bytes(&'a [u8]),
     /// A whole number.
     Int(i64),
@@ -33,27 +39,43 @@ pub enum Value<'a> {
     /// A list.
     List(Vec<Value<'a>>),
     /// A table, as pairs of names and values.
+    #[serde(serialize_with = "table")]
     Table(Vec<(&'a str, Value<'a>)>),
 }
 
-/// The properties of a job's message, except for those that describe its body. Each is `None` if
-/// the publisher did not set it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+fn bytes<S: Serializer>(bytes: &[u8], to: S) -> Result<S::Ok, S::Error> {
+    to.collect_map([("base64", BASE64_STANDARD.encode(bytes))])
+}
+
+fn table<S: Serializer>(table: &[(&str, Value<'_>)], to: S) -> Result<S::Ok, S::Error> {
+    to.collect_map(table.iter().map(|(name, value)| (name, value)))
+}
+
+/// The properties of a job's message, except for those that describe its body. Each is `None`, and
+/// missing in JSON, if the publisher did not set it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 #[non_exhaustive]
 pub struct Properties<'a> {
     /// `correlation_id`
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub correlation_id: Option<&'a str>,
     /// `reply_to`
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub reply_to: Option<&'a str>,
     /// `type`
+    #[serde(rename = "type", skip_serializing_if = "Option::is_none")]
     pub kind: Option<&'a str>,
     /// `app_id`
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub app_id: Option<&'a str>,
     /// `timestamp`, in seconds since 1970.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub timestamp: Option<u64>,
     /// `priority`
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub priority: Option<u8>,
     /// `expiration` as the publisher wrote it: milliseconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub expiration: Option<&'a str>,
 }
 
