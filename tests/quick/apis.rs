@@ -3,18 +3,17 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::time::{Duration, UNIX_EPOCH};
+use std::time::{Duration, SystemTime};
 
 use config::{ApiProfile, Config, parse_duration};
 use http::{HeaderMap, HeaderName};
+use jiff::Timestamp;
 use kit::root;
 use kit::sources::page;
 use rules::answers::{Answers, Consequence, Interpretation, ReceivedAnswer, verdict};
 use rules::named::Named;
 use serde::Deserialize;
 use serde_json::{Map, Value as Json};
-use time::OffsetDateTime;
-use time::format_description::well_known::Rfc3339;
 
 /// Minimum number of recorded answers per profile.
 const MIN_FIXTURES: usize = 6;
@@ -95,8 +94,8 @@ fn pause(found: &Interpretation<'_>) -> Option<Duration> {
 fn check(profile: &ApiProfile, answers: &Answers, fixture: &Fixture) -> Option<usize> {
     let at = format!("tests/apis/{}.yaml: {}", profile.name, fixture.name);
     assert!(fixture.source.starts_with("https://"), "{at}");
-    let now = OffsetDateTime::parse(&fixture.now, &Rfc3339).expect(&at);
-    let now = UNIX_EPOCH + Duration::from_secs(u64::try_from(now.unix_timestamp()).expect(&at));
+    let now: Timestamp = fixture.now.parse().expect(&at);
+    let now = SystemTime::try_from(now).expect(&at);
     let headers = fixture.headers.iter().map(|(name, value)| {
         let value = value
             .as_str()

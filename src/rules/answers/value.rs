@@ -2,8 +2,10 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use jiff::Timestamp;
+use jiff::fmt::temporal::Pieces;
+use jiff::tz::Offset;
 use strum::{IntoStaticStr, VariantArray};
-use time::{Date, Month, Time};
 
 use crate::named::Named;
 
@@ -133,68 +135,20 @@ fn duration_ms(value: &[u8]) -> Option<u64> {
 }
 
 /// Parses a date as in ISO 8601 and RFC 3339: `2026-11-26T12:00:00.5Z`, with or without seconds,
-/// fraction and offset. Returns milliseconds since the epoch. UTC is assumed without an offset.
+/// fraction and offset. Returns milliseconds since the epoch, rounded up. UTC is assumed without an
+/// offset.
 fn iso_ms(value: &[u8]) -> Option<u64> {
-    let text = std::str::from_utf8(value).ok()?.trim();
-    let (date, rest) = text.split_at_checked(10)?;
-    let [year, month, day] = numbers(date.split('-'))?;
-    let month = Month::try_from(u8::try_from(month).ok()?).ok()?;
-    let date = Date::from_calendar_date(year, month, u8::try_from(day).ok()?).ok()?;
-    let rest = rest.strip_prefix(['T', 't', ' '])?;
-    let end = rest.find(['Z', 'z', '+', '-']).unwrap_or(rest.len());
-    let (clock, zone) = rest.split_at(end);
-    let (clock, fraction) = clock.split_once('.').unwrap_or((clock, ""));
-    let [hour, minute, second] = match clock.matches(':').count() {
-        1 => numbers([clock, "00"].join(":").split(':'))?,
-        _ => numbers(clock.split(':'))?,
-    };
-    let [hour, minute, second] = [hour, minute, second].map(|n| u8::try_from(n).ok());
-    // A leap second counts as the second before it.
-    let time = Time::from_hms(hour?, minute?, second?.min(59)).ok()?;
-    let millis = match fraction {
-        "" => 0,
-        digits => number_ms(["0.", digits].concat().as_bytes())?,
-    };
-    let seconds = date.with_time(time).assume_utc().unix_timestamp();
-    let seconds = seconds.checked_sub(offset_seconds(zone)?)?;
-    u64::try_from(seconds)
-        .ok()?
-        .checked_mul(1_000)?
-        .checked_add(millis)
-}
-
-/// Parses `Z`, `+02:00`, `+0200`, `+02` or nothing.
-fn offset_seconds(zone: &str) -> Option<i64> {
-    let digits = match zone {
-        "" | "Z" | "z" => return Some(0),
-        zone => zone[1..].replace(':', ""),
-    };
-    if !matches!(digits.len(), 2 | 4) || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
-        return None;
-    }
-    let number: i64 = digits.parse().ok()?;
-    let (hours, minutes) = match digits.len() {
-        2 => (number, 0),
-        _ => (number / 100, number % 100),
-    };
-    let seconds = (hours * 60 + minutes) * 60;
-    Some(if zone.starts_with('-') {
-        -seconds
-    } else {
-        seconds
-    })
-}
-
-/// Parses exactly three numbers of 2 or 4 digits.
-fn numbers<'a>(mut parts: impl Iterator<Item = &'a str>) -> Option<[i32; 3]> {
-    let mut next = || {
-        let text = parts.next()?;
-        let is_number =
-            matches!(text.len(), 2 | 4) && text.bytes().all(|byte| byte.is_ascii_digit());
-        is_number.then(|| text.parse().ok())?
-    };
-    let three = [next()?, next()?, next()?];
-    parts.next().is_none().then_some(three)
+    let text = value.trim_ascii();
+    // A year of four digits, minutes, and no name of a time zone: other forms are no dates of an API.
+    let is_usual =
+        text.get(4) == Some(&b'-') && text.get(13) == Some(&b':') && !text.contains(&b'[');
+    let pieces = Pieces::parse(text).ok().filter(|_| is_usual)?;
+    let offset = pieces.to_numeric_offset().unwrap_or(Offset::UTC);
+    let time = pieces.date().to_datetime(pieces.time()?);
+    // Timestamps end a day before the year 9999 does.
+    let instant = offset.to_timestamp(time).unwrap_or(Timestamp::MAX);
+    let nanos = instant.as_nanosecond();
+    u64::try_from(u128::try_from(nanos).ok()?.div_ceil(1_000_000)).ok()
 }
 
 /// Parses an HTTP date, or one as in ISO 8601, which some APIs send.
@@ -293,6 +247,7 @@ mod tests {
             ("2026-11-26T14:01:00+02:00", 60_000),
             ("2026-11-26T04:01:00-0800", 60_000),
             ("2026-11-26T13:01:00.123456789+01", 60_124),
+            ("9999-12-31T23:59:59Z", 251_606_512_801_000),
             ("6m0s", 360_000),
             ("1.5s", 1_500),
             ("20ms", 20),
@@ -326,6 +281,7 @@ mod tests {
             "20261126T120000Z",
             "+026-11-26T12:00:00Z",
             "2026-11-26T12:00:00+é",
+            "2026-11-26T12:00:00[Europe/Berlin]",
         ] {
             assert_eq!(wait(any_time(text.as_bytes())), None, "{text}");
         }

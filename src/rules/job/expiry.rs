@@ -5,8 +5,8 @@
 
 use std::time::Duration;
 
-use time::OffsetDateTime;
-use time::format_description::well_known::Rfc3339;
+use jiff::Timestamp;
+use jiff::fmt::temporal::Pieces;
 
 use crate::text::show_duration;
 
@@ -113,9 +113,20 @@ pub fn deadline_ms(text: &str) -> Option<u64> {
     if !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()) {
         return Some(epoch_ms(text.parse().unwrap_or(u64::MAX)));
     }
-    let time = OffsetDateTime::parse(text, &Rfc3339).ok()?;
-    let ms = time.unix_timestamp_nanos().div_euclid(1_000_000);
-    Some(u64::try_from(ms).unwrap_or(0))
+    // RFC 3339 has only the forms with seconds, and with minutes of the offset.
+    let bytes = text.as_bytes();
+    let is_rfc3339 = bytes.get(4) == Some(&b'-')
+        && bytes.get(16) == Some(&b':')
+        && !bytes.contains(&b',')
+        && matches!(
+            bytes,
+            [.., b'Z' | b'z'] | [.., b'+' | b'-', _, _, b':', _, _]
+        );
+    let pieces = Pieces::parse(text).ok().filter(|_| is_rfc3339)?;
+    let time = pieces.date().to_datetime(pieces.time()?);
+    // Timestamps end a day before the year 9999 does.
+    let time = (pieces.to_numeric_offset()?.to_timestamp(time)).unwrap_or(Timestamp::MAX);
+    Some(u64::try_from(time.as_millisecond()).unwrap_or(0))
 }
 
 /// Converts a number of seconds or milliseconds since the epoch, distinguished by its size, to

@@ -360,10 +360,20 @@ fn a_deadline_is_a_time_or_missing_or_an_error() {
             Ok(Some(2_000)),
         ),
         (br#"{"until":{"at":2}}"#, Ok(Some(2_000))),
+        (
+            br#"{"until":{"at":"9999-12-31T23:59:59Z"}}"#,
+            Ok(Some(253_402_207_200_999)),
+        ),
+        (br#"{"until":{"at":"1970-01-01T00:00:02,5Z"}}"#, Err(())),
         (br#"{"until":{"at":null}}"#, Ok(None)),
         (br#"{"until":7}"#, Ok(None)),
         (br#"{"until":{"at":2.5}}"#, Err(())),
         (br#"{"until":{"at":"x"}}"#, Err(())),
+        // Forms of ISO 8601 that RFC 3339 does not have.
+        (br#"{"until":{"at":"1970-01-01T00:00Z"}}"#, Err(())),
+        (br#"{"until":{"at":"1970-01-01T00:00:02+01"}}"#, Err(())),
+        (br#"{"until":{"at":"19700101T000002Z"}}"#, Err(())),
+        (br#"{"until":{"at":"1970-01-01T00:00:02Z[UTC]"}}"#, Err(())),
         (b"no json", Err(())),
     ] {
         let fake = Fake {
