@@ -60,10 +60,7 @@ impl Agenda {
 
     /// Performs the pending acks even though the session is about to end.
     pub(super) fn ack_first(&mut self) {
-        if !self.acks.is_empty() {
-            self.actions
-                .push(Action::Ack(std::mem::take(&mut self.acks)));
-        }
+        push_batch(&mut self.actions, &mut self.acks, Action::Ack);
     }
 
     /// Drops everything that can't be acked or need not be published after the end of the session,
@@ -83,25 +80,22 @@ impl Agenda {
     /// and returns come last.
     pub(super) fn take(&mut self) -> Vec<Action> {
         let mut actions = Vec::new();
-        if !self.released.is_empty() {
-            actions.push(Action::Release(std::mem::take(&mut self.released)));
-        }
+        push_batch(&mut actions, &mut self.released, Action::Release);
         actions.append(&mut self.actions);
-        if !self.results.is_empty() {
-            actions.push(Action::PublishResults(std::mem::take(&mut self.results)));
-        }
-        if !self.publishes.is_empty() {
-            actions.push(Action::Publish(std::mem::take(&mut self.publishes)));
-        }
+        push_batch(&mut actions, &mut self.results, Action::PublishResults);
+        push_batch(&mut actions, &mut self.publishes, Action::Publish);
         let apart = std::mem::take(&mut self.separate);
         actions.extend(apart.into_values().map(Action::Publish));
-        if !self.acks.is_empty() {
-            actions.push(Action::Ack(std::mem::take(&mut self.acks)));
-        }
-        if !self.returns.is_empty() {
-            actions.push(Action::GiveBack(std::mem::take(&mut self.returns)));
-        }
+        push_batch(&mut actions, &mut self.acks, Action::Ack);
+        push_batch(&mut actions, &mut self.returns, Action::GiveBack);
         actions
+    }
+}
+
+/// Adds the action with all of `batch`, unless that is empty.
+fn push_batch<T>(actions: &mut Vec<Action>, batch: &mut Vec<T>, action: fn(Vec<T>) -> Action) {
+    if !batch.is_empty() {
+        actions.push(action(std::mem::take(batch)));
     }
 }
 

@@ -28,10 +28,6 @@ const MAX_REASON_CHARS: usize = 300;
 /// Maximum time by which a wait begins before its delivery.
 const MAX_WAIT_BEFORE: Duration = Duration::from_secs(86_400);
 
-/// A result that is being published.
-#[derive(Debug)]
-pub struct OpenSpan(Span);
-
 /// The sampler, and the open spans of results.
 #[derive(Debug)]
 pub struct JobTraces {
@@ -39,7 +35,7 @@ pub struct JobTraces {
     sampler: Option<Sampler>,
     random: SmallRng,
     /// Open spans of results, by the keys of their moves.
-    results: HashMap<JobKey, OpenSpan>,
+    results: HashMap<JobKey, Span>,
 }
 
 impl JobTraces {
@@ -241,7 +237,7 @@ impl Scheduler {
         &mut self,
         key: JobKey,
         headers: &mut Headers,
-    ) -> Option<OpenSpan> {
+    ) -> Option<Span> {
         let job = self.jobs.get(&key)?;
         let trace = job.trace.as_deref()?;
         let context = trace.root.beside(self.traces.id());
@@ -249,24 +245,24 @@ impl Scheduler {
         let queue = &self.settings.names.fresh;
         let span = ended(trace.since, job, trace, queue, SpanSubject::Result);
         let parent = Some(trace.root);
-        Some(OpenSpan(Span {
+        Some(Span {
             context,
             parent,
             before: Duration::ZERO,
             ..span
-        }))
+        })
     }
 
     /// Keeps the span of a result that is being published.
-    pub(in crate::scheduler) fn begin_result(&mut self, key: JobKey, span: Option<OpenSpan>) {
-        if let Some(span) = span.filter(|OpenSpan(span)| span.context.sampled) {
+    pub(in crate::scheduler) fn begin_result(&mut self, key: JobKey, span: Option<Span>) {
+        if let Some(span) = span.filter(|span| span.context.sampled) {
             self.traces.results.insert(key, span);
         }
     }
 
     /// Ends the span of a result that was published or given up.
     pub(in crate::scheduler) fn end_result(&mut self, now: Duration, key: JobKey) {
-        if let Some(OpenSpan(mut span)) = self.traces.results.remove(&key) {
+        if let Some(mut span) = self.traces.results.remove(&key) {
             span.ended = now;
             self.facts.push(Fact::Span(Box::new(span)));
         }

@@ -12,7 +12,7 @@ use crate::scheduler::outbox::Outbox;
 use gate::{Evidence, GateError, LearnReplies, LimitEvidence, MaxChange};
 use handler::Outcome;
 use rules::answers::{Excess, Quotas};
-use rules::limit::{Limit, Limits, Unit, ceil_ms};
+use rules::limit::{Limit, Limits, Unit, ceil_ms, floor_ms};
 use rules::scope::Labels;
 use rules::tenant::Tenant;
 
@@ -104,9 +104,7 @@ impl Lessons {
         if let Outcome::Throttled { after, .. } = outcome
             && is_refused
         {
-            let after_ms = after.map_or(0, |after| {
-                u64::try_from(after.as_millis()).unwrap_or(u64::MAX)
-            });
+            let after_ms = after.map_or(0, floor_ms);
             let evidence = Evidence::Refused {
                 started_ms: learner.started_ms,
                 cost: learner.cost,
