@@ -3,6 +3,7 @@
 use crate::decision::Ticket;
 use crate::delays::{MAX_TRIP_MS, Trip};
 use crate::limit::Limit;
+use crate::text::one_line;
 use crate::timing::promise::Promise;
 
 /// Units of the limit that a job uses. Set by the publisher.
@@ -218,11 +219,7 @@ pub(super) fn ticket_header(ticket: Ticket) -> (&'static str, HeaderValue) {
 /// Returns the headers of a dead letter.
 pub fn dead(attempt: u32, reason: &str, died_ms: Option<u64>) -> Headers {
     // A reason may quote an API's answer, so limit its length and keep the header on one line.
-    let reason: String = reason
-        .chars()
-        .map(|c| if c.is_control() { ' ' } else { c })
-        .take(500)
-        .collect();
+    let reason = one_line(reason, 500);
     let mut headers = vec![
         (ATTEMPT, HeaderValue::Int(i64::from(attempt))),
         (REASON, HeaderValue::Text(reason)),

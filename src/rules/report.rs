@@ -12,6 +12,7 @@ use std::hash::Hash;
 use serde::{Deserialize, Serialize};
 
 use crate::tenant::Tenant;
+use crate::text::stable_hash;
 
 /// Interval between two reports of a worker, in milliseconds.
 pub const REPORT_INTERVAL_MS: u64 = 2_000;
@@ -229,7 +230,8 @@ pub fn busiest(mut all: Vec<ReportedTenant>, left_out: &mut UnnamedTenants) -> V
     ];
     // Ties are broken in the same order on all workers, so that they name the same tenants. Hashes
     // are compared because tenants are many.
-    let marks: Vec<u64> = all.iter().map(|it| mark(it.tenant.as_str())).collect();
+    let marks = all.iter().map(|it| stable_hash(it.tenant.as_str()));
+    let marks: Vec<u64> = marks.collect();
     let firsts = orders.map(|by| first_by(&marks, |at| by(&all[at])));
     let places =
         (0..MAX_TENANTS).flat_map(|index| firsts.iter().map(move |first| first.get(index)));
@@ -254,12 +256,6 @@ fn first_by(marks: &[u64], value: impl Fn(usize) -> u64) -> Vec<usize> {
     }
     places.sort_unstable_by_key(order);
     places
-}
-
-/// Returns a hash of a name that is the same on all workers (FNV-1a).
-fn mark(name: &str) -> u64 {
-    let step = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
-    name.bytes().fold(0xcbf2_9ce4_8422_2325, step)
 }
 
 /// Returns the first `max` distinct items.

@@ -1,5 +1,5 @@
 //! Reads text that people write: files from any editor, names and durations. Writes durations as
-//! they do.
+//! they do. Has functions on texts that several rules need.
 
 use std::fmt;
 use std::time::Duration;
@@ -14,6 +14,7 @@ pub const RESERVED: &AsciiSet = &NON_ALPHANUMERIC
     .remove(b'.')
     .remove(b'_')
     .remove(b'~');
+
 /// Byte order mark with which some editors begin UTF-8 files.
 const UTF8_MARK: &[u8] = b"\xef\xbb\xbf";
 /// Byte order marks of UTF-16 files, in either order of bytes.
@@ -74,6 +75,18 @@ pub fn parse_duration(text: &str) -> Option<Duration> {
         "d" => number.checked_mul(86_400).map(Duration::from_secs),
         _ => None,
     }
+}
+
+/// Returns the first `max` characters of `text` on one line: control characters become spaces.
+pub fn one_line(text: &str, max: usize) -> String {
+    let printable = |c: char| if c.is_control() { ' ' } else { c };
+    text.chars().map(printable).take(max).collect()
+}
+
+/// Returns a hash of `text` that is the same on all machines and in all versions (FNV-1a).
+pub fn stable_hash(text: &str) -> u64 {
+    let step = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+    text.bytes().fold(0xcbf2_9ce4_8422_2325, step)
 }
 
 /// Returns true if the bytes begin like UTF-16: with a byte order mark, or with an ASCII character

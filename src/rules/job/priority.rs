@@ -6,6 +6,7 @@
 
 use super::{Envelope, Field};
 pub use crate::headers::LEVEL as PRIORITY;
+use crate::text::stable_hash;
 
 /// The level of jobs that name none.
 pub const NORMAL: &str = "normal";
@@ -77,10 +78,9 @@ fn waitlist(level: &str, index: u32) -> String {
     format!("{level}/{index}")
 }
 
-/// Returns a hash that is the same on all machines and in all versions: FNV-1a, folded.
+/// Returns a stable hash, folded.
 fn hash(text: &str) -> u32 {
-    let step = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
-    let hash = text.bytes().fold(0xcbf2_9ce4_8422_2325, step);
+    let hash = stable_hash(text);
     ((hash >> 32) ^ (hash & 0xffff_ffff)) as u32
 }
 

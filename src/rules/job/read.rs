@@ -298,11 +298,7 @@ fn read_deadline(
     if deadline.is_some() {
         return Ok(deadline);
     }
-    let shown = match field {
-        Field::Text(text) => format!("{:?}", text.chars().take(40).collect::<String>()),
-        Field::Int(n) => n.to_string(),
-        other => other.kind().to_owned(),
-    };
+    let shown = start::shown(field);
     Err(BadMessage(format!(
         "{location} is {shown}; a deadline must be a time of RFC 3339, such as 2026-01-31T12:00:00Z, \
         or seconds or milliseconds since 1970"

@@ -15,7 +15,7 @@ use serde::de::{Deserializer, Error, Visitor};
 use serde_json::Value as Json;
 
 use crate::job::outcome::Outcome;
-use crate::text::parse_duration;
+use crate::text::{one_line, parse_duration};
 
 /// Maximum size of a verdict in bytes: a body of a megabyte, as base64.
 pub const MAX_VERDICT: usize = 3 << 19;
@@ -146,7 +146,7 @@ pub fn read(text: &[u8]) -> Result<Verdict, NoVerdict> {
         }
     };
     let after = written.after.map(|DelayValue(after)| after);
-    let reason = one_line(written.reason.as_deref());
+    let reason = reason_of(written.reason.as_deref());
     let outcome = match (written.outcome, after) {
         (OutcomeWord::Snooze, Some(after)) => Outcome::Snooze { after },
         (OutcomeWord::Snooze, None) => {
@@ -204,23 +204,14 @@ pub fn read(text: &[u8]) -> Result<Verdict, NoVerdict> {
 /// Returns the JSON error, cut to 200 characters on one line, because it may quote the program's
 /// text.
 fn explained(why: &serde_json::Error) -> String {
-    let words = why.to_string();
-    words
-        .chars()
-        .map(|c| if c.is_control() { ' ' } else { c })
-        .take(200)
-        .collect()
+    one_line(&why.to_string(), 200)
 }
 
-fn one_line(reason: Option<&str>) -> String {
-    let Some(reason) = reason.filter(|reason| !reason.trim().is_empty()) else {
-        return "it gave no reason".to_owned();
-    };
-    reason
-        .chars()
-        .map(|c| if c.is_control() { ' ' } else { c })
-        .take(MAX_REASON)
-        .collect()
+fn reason_of(reason: Option<&str>) -> String {
+    match reason.filter(|reason| !reason.trim().is_empty()) {
+        Some(reason) => one_line(reason, MAX_REASON),
+        None => "it gave no reason".to_owned(),
+    }
 }
 
 /// Parses a whole number with the unit `ms`, `s`, `m`, `h` or `d`.

@@ -62,12 +62,7 @@ impl Scopes<'_> {
         after_ms: u64,
     ) -> Option<(usize, u64)> {
         let in_force = self.in_force(limits, clock.now_ms);
-        let mut states = Scopes {
-            layout: self.layout,
-            states: self.states.clone(),
-            tallies: Vec::new(),
-        };
-        states.load(&in_force, clock, State::load);
+        let states = self.loaded_copy(&in_force, clock);
         let mut max: Option<(usize, u64)> = None;
         for (which, limit) in in_force.iter().enumerate() {
             if !explains_refusal(limit, clock.now_ms, started_ms, after_ms) {

@@ -42,6 +42,13 @@ impl<'a> Scopes<'a> {
         }
     }
 
+    /// Returns a copy that is loaded at `clock`.
+    pub(super) fn loaded_copy(&self, limits: &[Limit], clock: Clock) -> Self {
+        let mut copy = Self::take(self.layout, |index| self.states[index].clone());
+        copy.load(limits, clock, State::load);
+        copy
+    }
+
     /// Returns the new states to store, in the same order.
     pub fn into_states(self) -> Vec<State> {
         self.states
@@ -173,12 +180,7 @@ impl<'a> Scopes<'a> {
     pub fn inspect(&self, limits: &[Limit], clock: Clock) -> Inspection {
         let now = clock.now_ms;
         let in_force = self.in_force(limits, now);
-        let mut states = Scopes {
-            layout: self.layout,
-            states: self.states.clone(),
-            tallies: Vec::new(),
-        };
-        states.load(&in_force, clock, State::load);
+        let mut states = self.loaded_copy(&in_force, clock);
         states.forget_reset_waitlist(now);
         states.states[self.layout.control].pull_back(now);
         let waiting = states.states[0].waitlist.waiting();

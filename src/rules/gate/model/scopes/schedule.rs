@@ -3,7 +3,6 @@
 use super::Scopes;
 use crate::decision::Change;
 use crate::gate::forecast::{ForecastRequest, OpeningTime, Schedule, Turn, points};
-use crate::gate::model::State;
 use crate::gate::model::call::Call;
 use crate::gate::usage::Clock;
 
@@ -21,12 +20,7 @@ impl Scopes<'_> {
                 }
             });
         let set = set.collect();
-        let mut states = Scopes {
-            layout: self.layout,
-            states: self.states.clone(),
-            tallies: Vec::new(),
-        };
-        states.load(&limits, clock, State::load);
+        let mut states = self.loaded_copy(&limits, clock);
         states.forget_reset_waitlist(now);
         let control = &mut states.states[self.layout.control];
         control.pull_back(now);
