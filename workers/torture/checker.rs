@@ -275,7 +275,7 @@ impl Checker<'_> {
             self.check_job(*job, life);
         }
         if self.verdict.confirmed == 0 {
-            self.verdict.findings.push(Violation::Nothing);
+            self.find(Violation::Nothing);
         }
         self.windows();
         self.closings();
@@ -325,23 +325,20 @@ impl Checker<'_> {
         self.abandoned(job, life);
     }
 
+    fn find(&mut self, finding: Violation) {
+        self.verdict.findings.push(finding);
+    }
+
     /// Requires a fault that explains each call after the job's end. The fault may be anywhere in
     /// the job's life, since a copy of a job can wait for its turn long after the fault that made
     /// it.
     fn again(&mut self, job: JobId, life: &Life) {
         for call in life.after_the_end() {
-            let cause = self.broken.latest(
-                life.begins(),
-                call.at,
-                AFTERMATH,
-                life.repeated_by(self.rules),
-            );
+            let repeats = life.repeated_by(self.rules);
+            let cause = self.broken.latest(life.begins(), call.at, repeats);
             match cause {
                 Some(kind) => *self.verdict.repeated.entry(kind).or_default() += 1,
-                None => self
-                    .verdict
-                    .findings
-                    .push(Violation::Repeated { job, at: call.at }),
+                None => self.find(Violation::Repeated { job, at: call.at }),
             }
         }
     }
@@ -353,23 +350,22 @@ impl Checker<'_> {
         for (at, call) in life.calls.iter().enumerate() {
             self.verdict.attempts = self.verdict.attempts.max(call.attempt);
             let failures = life.calls[..at].iter().filter(|call| call.failed()).count();
-            let unseen =
-                self.broken
-                    .count(life.begins(), call.at, AFTERMATH, FaultKind::uses_attempts);
-            let hidden = self.broken.any(life.begins(), call.at, AFTERMATH, |kind| {
+            let (from, to) = (life.begins(), call.at);
+            let unseen = self.broken.count(from, to, FaultKind::uses_attempts);
+            let hidden = self.broken.any(from, to, AFTERMATH, |kind| {
                 kind.hides_attempts() || self.rules.affects_forwarding(kind)
             });
             if hidden {
                 continue;
             }
             let repeats = life.repeated_by(self.rules);
-            let copies = self.broken.any(life.begins(), call.at, AFTERMATH, repeats);
+            let copies = self.broken.any(from, to, AFTERMATH, repeats);
             let failures = u32::try_from(failures + unseen).unwrap_or(u32::MAX);
             let next = failures.saturating_add(1);
             let exact = !copies && unseen == 0 && !self.rules.breakers;
             let forgot = exact && call.attempt < next;
             if call.attempt == 0 || call.attempt > next || forgot {
-                self.verdict.findings.push(Violation::Attempt {
+                self.find(Violation::Attempt {
                     job,
                     attempt: call.attempt,
                     failures,
@@ -383,17 +379,17 @@ impl Checker<'_> {
     fn buried(&mut self, job: JobId, life: &Life) {
         let Some(reason) = &life.dead else { return };
         if reason.trim().is_empty() {
-            self.verdict.findings.push(Violation::NoReason { job });
+            self.find(Violation::NoReason { job });
         }
-        let failures = life.calls.iter().filter(|call| call.failed()).count()
-            + self
-                .broken
-                .count(life.begins(), u64::MAX, AFTERMATH, FaultKind::uses_attempts);
+        let unseen = self
+            .broken
+            .count(life.begins(), u64::MAX, FaultKind::uses_attempts);
+        let failures = life.calls.iter().filter(|call| call.failed()).count() + unseen;
         if !life.calls.iter().any(|call| call.is_rejected())
             && !cancels::is_cancelled(life)
             && failures < self.rules.max_attempts as usize
         {
-            self.verdict.findings.push(Violation::Buried {
+            self.find(Violation::Buried {
                 job,
                 reason: reason.clone(),
             });
@@ -403,17 +399,18 @@ impl Checker<'_> {
     /// Checks that workers finish their calls when they end. Only a killed worker may leave a call;
     /// a stopped one may find its call timed out.
     fn abandoned(&mut self, job: JobId, life: &Life) {
+        let rules = self.rules;
         let explains = |kind: FaultKind| {
             kind.kills()
                 || kind.uses_attempts()
                 || kind.hides_attempts()
-                || self.rules.affects_forwarding(kind)
+                || rules.affects_forwarding(kind)
         };
         for call in &life.calls {
             let Some(at) = call.left() else { continue };
             let soon = Duration::from_nanos(at - call.at) < SOON;
             if soon && !self.broken.any(call.at, at, AFTERMATH, explains) {
-                self.verdict.findings.push(Violation::Abandoned { job, at });
+                self.find(Violation::Abandoned { job, at });
             }
         }
     }

@@ -33,8 +33,7 @@ impl Checker<'_> {
             let repeats = life.repeated_by(self.rules);
             let copies = self.broken.any(life.begins(), u64::MAX, AFTERMATH, repeats);
             if is_cancelled(life) && life.is_done() && !copies && !life.is_twice() {
-                let finding = Violation::DoneAndCancelled { job: *job };
-                self.verdict.findings.push(finding);
+                self.find(Violation::DoneAndCancelled { job: *job });
             }
         }
     }
@@ -44,7 +43,7 @@ impl Checker<'_> {
         // A Redis that lost its data has lost the request.
         let forgot = |to| broken.any(from, to, AFTERMATH, FaultKind::forgets);
         if asked.is_cancelled && life.dead.is_none() && !forgot(u64::MAX) {
-            self.verdict.findings.push(Violation::Uncancelled { job });
+            self.find(Violation::Uncancelled { job });
         }
         if !asked.all_follow {
             return;

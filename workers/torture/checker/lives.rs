@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
-use super::CheckRules;
+use super::{AFTERMATH, CheckRules};
 use crate::faults::FaultKind;
 use crate::history::{DownstreamAnswer, EventKind, HistoryEvent, JobId};
 
@@ -256,18 +256,17 @@ impl FaultIntervals {
     }
 
     /// Returns the latest fault of matching kinds between two times. It may have ended up to
-    /// `aftermath` before the first.
+    /// [`AFTERMATH`] before the first.
     pub fn latest(
         &self,
         from: u64,
         to: u64,
-        aftermath: Duration,
         which: impl Fn(FaultKind) -> bool,
     ) -> Option<FaultKind> {
-        self.between(from, to, aftermath, which).last()
+        self.between(from, to, AFTERMATH, which).last()
     }
 
-    /// Returns true if there was such a fault.
+    /// Returns true if there was such a fault, which may have ended up to `aftermath` before.
     pub fn any(
         &self,
         from: u64,
@@ -284,13 +283,7 @@ impl FaultIntervals {
     }
 
     /// Returns the number of these faults.
-    pub fn count(
-        &self,
-        from: u64,
-        to: u64,
-        aftermath: Duration,
-        which: impl Fn(FaultKind) -> bool,
-    ) -> usize {
-        self.between(from, to, aftermath, which).count()
+    pub fn count(&self, from: u64, to: u64, which: impl Fn(FaultKind) -> bool) -> usize {
+        self.between(from, to, AFTERMATH, which).count()
     }
 }

@@ -65,7 +65,7 @@ impl Checker<'_> {
                     min.0 = done.min(min.0);
                 }
                 if done * PART < allowed {
-                    self.verdict.findings.push(Violation::Starved {
+                    self.find(Violation::Starved {
                         tenant: *tenant,
                         kind,
                         at,
@@ -76,7 +76,7 @@ impl Checker<'_> {
             }
         }
         if self.rules.neighbors && self.verdict.neighbors.is_none() {
-            self.verdict.findings.push(Violation::NoNeighbor);
+            self.find(Violation::NoNeighbor);
         }
     }
 }

@@ -39,7 +39,7 @@ impl Checker<'_> {
                         answered.allows(job, ended, *status, dead)
                     });
                     if !is_right {
-                        self.verdict.findings.push(Violation::WrongResult {
+                        self.find(Violation::WrongResult {
                             at: *at,
                             job: *job,
                             how: format!("{ended} {status:?}"),
