@@ -126,16 +126,23 @@ mod tests {
     /// A program that closes its output is ending, and may take a moment.
     #[tokio::test]
     async fn a_program_that_is_ending_gets_no_job() {
-        let script = r#"echo '{"ready": true}'; sleep 0.1; exec >&-; sleep 0.3"#;
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = folder.path().join("closed");
+        let script = r#"echo '{"ready": true}'; sleep 0.1; exec >&-; : >"$0"; sleep 1"#;
+        let file_name = file.to_str().expect("text").to_owned();
         let exec = Exec {
-            command: ["sh", "-c", script].map(str::to_owned).to_vec(),
+            command: ["sh", "-c", script, &file_name].map(str::to_owned).to_vec(),
             timeout: Duration::from_secs(10),
             start_timeout: Duration::from_secs(10),
         };
         let handler = ExecHandler::new(&exec, || ());
         let job = Job::new("1", tenant("acme"), "");
         let ready = handler.prepare(&job).await.expect("a program");
-        sleep(Duration::from_millis(200)).await;
+        while !file.exists() {
+            sleep(Duration::from_millis(10)).await;
+        }
+        // The runtime looks at the output before it wakes a sleeping task.
+        sleep(Duration::from_millis(10)).await;
         let permit = Permit::until(Instant::now() + Duration::from_secs(10));
         let attempt = handler.send(&job, ready, permit).await;
         assert_eq!(attempt.outcome, Outcome::Late);
