@@ -118,13 +118,18 @@ pub(super) async fn port_of(yaml: &str) -> AdminServer {
     server.expect("a free port")
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn hanging_servers_delay_no_other_answer() {
-    // These servers accept connections but never answer.
+/// Returns the port of a pipeline whose servers accept connections but never answer, and these
+/// servers.
+async fn silent_servers() -> (AdminServer, TcpListener) {
     let silent = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let address = silent.local_addr().expect("it is bound");
     let yaml = format!("amqp: {{url: 'amqp://{address}'}}\nredis: {{url: 'redis://{address}'}}\n");
-    let server = port_of(&yaml).await;
+    (port_of(&yaml).await, silent)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn hanging_servers_delay_no_other_answer() {
+    let (server, _silent) = silent_servers().await;
     let port = Port(server.listen);
     let asks = [
         "/tenants/acme",
@@ -154,10 +159,7 @@ async fn hanging_servers_delay_no_other_answer() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn surplus_requests_are_asked_to_retry() {
-    let silent = TcpListener::bind("127.0.0.1:0").await.expect("a port");
-    let address = silent.local_addr().expect("it is bound");
-    let yaml = format!("amqp: {{url: 'amqp://{address}'}}\nredis: {{url: 'redis://{address}'}}\n");
-    let server = port_of(&yaml).await;
+    let (server, _silent) = silent_servers().await;
     let port = Port(server.listen);
     // Up to two requests may have a connection to RabbitMQ, which does not answer. Of ten
     // simultaneous ones, the others fail at once.
@@ -177,10 +179,7 @@ async fn surplus_requests_are_asked_to_retry() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn readers_do_not_keep_operators_from_acting() {
-    let silent = TcpListener::bind("127.0.0.1:0").await.expect("a port");
-    let address = silent.local_addr().expect("it is bound");
-    let yaml = format!("amqp: {{url: 'amqp://{address}'}}\nredis: {{url: 'redis://{address}'}}\n");
-    let server = port_of(&yaml).await;
+    let (server, _silent) = silent_servers().await;
     let port = Port(server.listen);
     let is_busy = |head: &str| head.contains("\nretry-after: 1");
     let mut reads = JoinSet::new();
