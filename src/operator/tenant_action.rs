@@ -62,7 +62,7 @@ impl TenantAction {
     /// follow.
     ///
     /// # Errors
-    /// Those of [`change`], [`Trial::begin`] and [`end`].
+    /// Fails like [`change`], [`Trial::begin`] or [`end`].
     pub async fn perform(self, gate: &RedisGate, within: Duration) -> Result<DoneAction, NotDone> {
         match self {
             Self::Change(tenant, what) => change(gate, tenant, what).await,

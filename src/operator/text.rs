@@ -73,9 +73,9 @@ pub fn count(number: u64, what: &str) -> String {
 /// The alignment of a column.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Side {
-    /// For text.
+    /// Aligns text.
     Left,
-    /// For numbers.
+    /// Aligns numbers.
     Right,
 }
 

@@ -84,8 +84,8 @@ impl Redaction {
     }
 }
 
-/// Returns the parts of a header's value that an answer may repeat: all of it, what follows a scheme
-/// such as `Bearer`, and the value of each secret pair, as in a cookie.
+/// Returns the parts of a header's value that an answer may repeat: the whole value, the part after a
+/// scheme such as `Bearer`, and the value of each secret pair, as in a cookie.
 fn parts_of_value(value: &str) -> impl Iterator<Item = &str> {
     let after_scheme = value.split_once(' ').map(|(_, rest)| rest);
     let words = value.split([' ', ',', ';']);
@@ -95,8 +95,8 @@ fn parts_of_value(value: &str) -> impl Iterator<Item = &str> {
     [value].into_iter().chain(after_scheme).chain(values)
 }
 
-/// Returns the parts of a query, or of a part of one, that an answer may repeat: all of it, and the
-/// value of each secret parameter, as it is and decoded.
+/// Returns the parts of a query that an answer may repeat: the whole query, and the value of each
+/// secret parameter, encoded and decoded.
 fn parts_of_query(query: &str) -> impl Iterator<Item = String> {
     let values = query.split('&').filter_map(secret_of_pair);
     let forms = values.flat_map(|value| {

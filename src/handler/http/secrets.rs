@@ -266,7 +266,7 @@ mod tests {
             std::fs::rename(&away, &folder).expect("it is there");
             assert_eq!(describe(&secrets, &acme).await, "one");
         }
-        // The default file was there at the start, too.
+        // The default file also existed at the start.
         std::fs::remove_file(&default).expect("it is there");
         let secrets = Secrets::new(SecretFiles {
             folder: None,

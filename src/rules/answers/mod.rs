@@ -33,7 +33,7 @@ pub use status::{AnswerPattern, Answers, Consequence, StatusPattern};
 pub use throttle_scope::ThrottleScope;
 pub use value::TimeForm;
 
-/// Returns these headers, without those that HTTP can't carry.
+/// Returns the headers `pairs`. Skips names and values that HTTP can't carry.
 #[cfg(test)]
 fn headers<N: AsRef<str>, V: AsRef<[u8]>>(
     pairs: impl IntoIterator<Item = (N, V)>,

@@ -51,8 +51,8 @@ fn table<S: Serializer>(table: &[(&str, Value<'_>)], to: S) -> Result<S::Ok, S::
     to.collect_map(table.iter().map(|(name, value)| (name, value)))
 }
 
-/// The properties of a job's message, except for those that describe its body. Each is `None`, and
-/// missing in JSON, if the publisher did not set it.
+/// The properties of a job's message that do not describe its body. A property that the publisher
+/// did not set is `None`, and missing in JSON.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 #[non_exhaustive]
 pub struct Properties<'a> {

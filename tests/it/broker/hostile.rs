@@ -228,7 +228,7 @@ async fn a_message_that_rabbitmq_refuses_duplicates_no_other() {
     let is_refused = |answer| matches!(answer, &Err(PublishError::Refused(_)));
     let alone = broker.publish(vec![large.clone()]).await;
     assert!(alone.iter().all(is_refused), "{alone:?}");
-    // From now on, bodies of its size are sent alone.
+    // The broker now sends bodies of this size alone.
     let small = (0..50).map(|n| to(&dead, &format!("small-{n}")));
     let answers = broker.publish(small.chain([large]).collect()).await;
     let (last, others) = answers.split_last().expect("51");

@@ -103,7 +103,7 @@ async fn an_idle_connection_that_the_server_closed_is_not_used() {
     }
 }
 
-/// Such as a TCP proxy without its backend.
+/// A TCP proxy without its backend closes each connection.
 #[tokio::test]
 async fn a_server_that_closes_connections_at_once_is_unreachable() {
     let closes = Arc::new(AtomicBool::new(true));

@@ -148,7 +148,8 @@ impl Scheduler {
             has_started: job.started.is_some(),
         };
         match (outcome, trouble) {
-            // Failures open no breaker, but one that other workers opened must close again.
+            // Disabled breakers count no failures. The probe of a breaker that another worker
+            // opened ends, so that the next call is the probe.
             (Outcome::Retry { .. }, Some(_)) if !self.breakers.are_enabled() => {
                 self.breakers.no_outcome(&ended);
                 false
