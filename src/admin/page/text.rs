@@ -190,10 +190,12 @@ impl ShownTime {
         // The format is `Tue, 14 Nov 2023 22:15:25 GMT`.
         let part = |range: Range<usize>| long.get(range).unwrap_or_default();
         let is_now = |range: Range<usize>| now.get(range.clone()) == long.get(range);
-        let clock = match () {
-            () if is_now(0..16) => part(17..25).to_owned(),
-            () if is_now(12..16) => format!("{} {}", part(5..11), part(17..22)),
-            () => part(5..16).to_owned(),
+        let clock = if is_now(0..16) {
+            part(17..25).to_owned()
+        } else if is_now(12..16) {
+            format!("{} {}", part(5..11), part(17..22))
+        } else {
+            part(5..16).to_owned()
         };
         let month = MONTHS.find(part(8..11)).unwrap_or_default() / 3 + 1;
         let (year, day, time) = (part(12..16), part(5..7), part(17..25));
