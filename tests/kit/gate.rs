@@ -41,16 +41,28 @@ pub const FRESH: Question = Question {
 /// The longest window, in milliseconds: it does not end while a test runs.
 pub const LONG: u64 = 31 * 86_400_000;
 
-/// Returns a limit of `max` per `window_ms` without a guard. A bucket has room for all of them at
-/// once.
+/// Returns a limit of `max` per `window_ms` without a guard, or of `max` calls at once. A bucket has
+/// room for all of them at once.
 pub fn limit(algorithm: Algorithm, max: u64, window_ms: u64) -> Limit {
-    let window = Duration::from_millis(window_ms);
-    let limit = named_limit("default", algorithm, max, window);
+    if algorithm == Algorithm::Concurrency {
+        return Limit::concurrent("default", max).expect("in range");
+    }
+    let limit = guarded_limit("default", algorithm, (max, window_ms, 0));
     if algorithm.has_burst() {
         limit.with_burst(max).expect("in range")
     } else {
         limit
     }
+}
+
+/// Returns a limit of `max` per window. Window and guard are in milliseconds.
+pub fn guarded_limit(
+    name: &str,
+    algorithm: Algorithm,
+    (max, window, guard): (u64, u64, u64),
+) -> Limit {
+    let (window, guard) = (Duration::from_millis(window), Duration::from_millis(guard));
+    Limit::new(name, algorithm, max, window, guard).expect("in range")
 }
 
 /// Returns a limit without a guard.

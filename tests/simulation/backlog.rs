@@ -11,12 +11,13 @@ use bytes::Bytes;
 use engine::Stop;
 use engine::scheduler::Scheduler;
 use handler::{Handler, Outcome, Permit};
-use kit::settings;
+use kit::gate::named_limit;
+use kit::{SECOND, settings};
 use lapin::BasicProperties;
 use lapin::types::{AMQPValue, FieldTable};
 use rules::delays::DelayLevels;
 use rules::job::Job;
-use rules::limit::{Algorithm, Limit};
+use rules::limit::Algorithm;
 use simulator::environment::{self, Environment, in_simulated_time};
 use telemetry::metrics::Metrics;
 use tokio::time::{Instant, sleep};
@@ -213,15 +214,7 @@ async fn drain(backlog: &Backlog, algorithm: Algorithm) -> Figures {
 
     let began = stage.began;
     let starts = Starts::new(Mutex::new(vec![Vec::new(); backlog.tenants]));
-    let second = Duration::from_secs(1);
-    let limit = Limit::new(
-        "default",
-        algorithm,
-        backlog.per_second,
-        second,
-        Duration::ZERO,
-    );
-    let limit = limit.expect("in range");
+    let limit = named_limit("default", algorithm, backlog.per_second, SECOND);
     let (stop, mut workers) = (Stop::default(), Vec::new());
     let metrics = Arc::new(Metrics::new());
     for seed in 0..WORKERS {

@@ -7,10 +7,11 @@ use std::time::Duration;
 use gate::redis::RedisGate;
 use gate::{Answer, End, Gate, Question, StartSettlement, TenantSettlements, Ticket};
 use kit::gate::{
-    BEGIN_US, FRESH, LONG, LimitedGate, ask, clocked, decided, gate_at, receipt, started, tenant,
+    BEGIN_US, FRESH, LONG, LimitedGate, ask, clocked, decided, gate_at, limit, receipt, started,
+    tenant,
 };
 use kit::servers::{Redis, shared_redis, unique};
-use rules::limit::{Algorithm, Limit, Limits};
+use rules::limit::{Algorithm, Limits};
 use rules::scope::Labels;
 
 /// Number of starts in the log. A single returned one once made a decision 100 times as slow.
@@ -86,17 +87,7 @@ async fn settle_all(gate: &LimitedGate<RedisGate>, settled: Vec<StartSettlement>
 /// and corrected.
 async fn decisions_stay_as_quick(cost: fn(usize) -> u64) {
     let redis = Redis::start();
-    let limit = |max| -> Limits {
-        let window = Duration::from_millis(LONG);
-        let limit = Limit::new(
-            "default",
-            Algorithm::SlidingWindow,
-            max,
-            window,
-            Duration::ZERO,
-        );
-        limit.expect("in range").into()
-    };
+    let limit = |max| Limits::from(limit(Algorithm::SlidingWindow, max, LONG));
     let mut gate = LimitedGate::new(gate_at(redis.url(), &unique("corrected")), limit(1_000_000));
     let mut receipts = Vec::new();
     for _ in 0..STARTS / 1000 {
@@ -172,15 +163,7 @@ async fn corrections_of_different_costs_do_not_slow_down_decisions() {
 async fn a_late_call_counts_from_its_arrival() {
     let clock = Arc::new(AtomicU64::new(BEGIN_US));
     let gate = clocked(shared_redis().url(), &unique("late"), &clock);
-    let window = Duration::from_secs(1);
-    let limit = Limit::new(
-        "default",
-        Algorithm::SlidingWindow,
-        2,
-        window,
-        Duration::ZERO,
-    );
-    let gate = LimitedGate::new(gate, limit.expect("in range"));
+    let gate = LimitedGate::new(gate, limit(Algorithm::SlidingWindow, 2, 1_000));
     let set_clock = |after_ms: u64| clock.store(BEGIN_US + after_ms * 1000, Ordering::SeqCst);
     let asked_at = async |after: u64| {
         set_clock(after);

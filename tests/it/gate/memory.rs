@@ -3,9 +3,8 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
 
-use kit::gate::{BEGIN_US, FRESH, LimitedGate, ask, clocked, started};
+use kit::gate::{BEGIN_US, FRESH, LimitedGate, ask, clocked, limit, started};
 use kit::servers::Redis;
 use redis::Connection;
 use rules::limit::{Algorithm, Limit};
@@ -55,21 +54,6 @@ async fn used_up(redis: &Redis, connection: &mut Connection, limit: &Limit) -> u
     bytes
 }
 
-fn limit(algorithm: Algorithm, max: u64) -> Limit {
-    match algorithm {
-        Algorithm::Concurrency => Limit::concurrent("default", max).expect("in range"),
-        _ => {
-            let window = Duration::from_millis(WINDOW_MS);
-            let limit = Limit::new("default", algorithm, max, window, Duration::ZERO);
-            let limit = limit.expect("in range");
-            match algorithm.has_burst() {
-                true => limit.with_burst(max).expect("in range"),
-                false => limit,
-            }
-        }
-    }
-}
-
 #[tokio::test]
 async fn memory_per_partition_matches_the_rules() {
     let redis = Redis::start_with(&["appendonly no"]);
@@ -79,7 +63,7 @@ async fn memory_per_partition_matches_the_rules() {
     println!("bytes of Redis for a partition whose quota is used up, and what the rules say");
     for algorithm in Algorithm::EVERY {
         for max in SIZES {
-            let limit = limit(algorithm, max);
+            let limit = limit(algorithm, max, WINDOW_MS);
             let stored = algorithm.rules().stored(limit.terms());
             // No fleet makes this many calls at once.
             if max > 10_000 && algorithm.holds_leases() {

@@ -4,18 +4,12 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
 
 use gate::memory::MemoryGate;
 use gate::{Answer, Gate, Question, Ticket};
-use kit::gate::{BEGIN_US, FRESH, asking, clocked, decided};
+use kit::gate::{BEGIN_US, FRESH, asking, clocked, decided, guarded_limit as limit};
 use kit::servers::{shared_redis, unique};
-use rules::limit::{Algorithm, Limit, Limits};
-
-fn limit(name: &str, algorithm: Algorithm, (max, window, guard): (u64, u64, u64)) -> Limit {
-    let (window, guard) = (Duration::from_millis(window), Duration::from_millis(guard));
-    Limit::new(name, algorithm, max, window, guard).expect("in range")
-}
+use rules::limit::{Algorithm, Limits};
 
 /// Returns when jobs of the second set started, in milliseconds, if a job of each of two sets asks
 /// ten times per second for a minute.

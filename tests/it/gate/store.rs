@@ -12,11 +12,11 @@ use gate::fleet::registry::{NamedPolicy, Registry, RegistryAgreement, read_polic
 use gate::instructions::{self, EndInstruction};
 use gate::redis::RedisGate;
 use gate::{EarlierStarts, Gate, GateError, TenantAsk};
-use kit::gate::{FRESH, clocked, gate_on, tenant};
+use kit::gate::{FRESH, clocked, gate_on, named_limit, tenant};
 use kit::servers::{Redis, unique};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
-use rules::limit::{Algorithm, Limit};
+use rules::limit::Algorithm;
 use rules::policy::Policy;
 use rules::scope::Labels;
 use rules::steering::{Hold, Instruction};
@@ -38,7 +38,7 @@ type Clock = Arc<AtomicU64>;
 
 fn policy(max: u64) -> Policy {
     let algorithm = Algorithm::SlidingWindow;
-    Policy::from(Limit::new("default", algorithm, max, WINDOW, Duration::ZERO).expect("in range"))
+    Policy::from(named_limit("default", algorithm, max, WINDOW))
 }
 
 fn named(max: u64) -> NamedPolicy {

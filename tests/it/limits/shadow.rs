@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use gate::{Answer, Gate};
 use kit::api::Api;
-use kit::gate::{FRESH, asking, gate_at};
+use kit::gate::{FRESH, asking, gate_at, guarded_limit};
 use kit::process::Process;
 use kit::servers::{Redis, shared_rabbit, shared_redis};
 use kit::{Bed, counts, jobs, until};
@@ -282,10 +282,7 @@ async fn a_tried_maximum_denies_nothing_and_counts_earlier_starts_once_set() {
 async fn a_shadow_costs_a_decision_a_few_commands_and_its_absence_none() {
     const ROUNDS: u64 = 500;
     let redis = Redis::start();
-    let limit = |name: &str, algorithm, max| {
-        let (window, guard) = (Duration::from_secs(60), Duration::from_millis(50));
-        Limit::new(name, algorithm, max, window, guard).expect("in range")
-    };
+    let limit = |name, algorithm, max| guarded_limit(name, algorithm, (max, 60_000, 50));
     let enforced = || limit("most", Algorithm::SlidingWindow, 100_000);
     let mut commands_of = Vec::new();
     let shadows = Algorithm::ALL.map(|algorithm| {

@@ -14,11 +14,11 @@ use gate::fleet::{MARGIN_MS, MAX_POLICIES};
 use gate::redis::RedisGate;
 use handler::{Handler, Outcome, Permit};
 use kit::SECOND;
-use kit::gate::clocked;
+use kit::gate::{clocked, named_limit};
 use kit::servers::{shared_rabbit, shared_redis, unique};
 use kit::until;
 use rules::job::Job;
-use rules::limit::{Algorithm, Limit};
+use rules::limit::Algorithm;
 use rules::policy::{EntryLimits, Pattern, Policy};
 use rustix::process::Signal;
 use tempfile::TempDir;
@@ -297,14 +297,7 @@ async fn a_missing_or_hanging_file_is_read_again() {
 }
 
 fn policy(max: u64) -> Policy {
-    let limit = Limit::new(
-        "default",
-        Algorithm::FixedWindow,
-        max,
-        SECOND,
-        Duration::ZERO,
-    );
-    limit.expect("in range").into()
+    kit::gate::limit(Algorithm::FixedWindow, max, 1_000).into()
 }
 
 fn named(max: u64) -> NamedPolicy {
@@ -437,16 +430,7 @@ async fn too_many_policies_are_refused_and_an_unreadable_one_stops_the_worker() 
 async fn changes_of_short_windows_expire_before_the_longest_window() {
     let clock = test_clock();
     let (gate, _) = gate(&clock);
-    let of = |max, window: Duration| {
-        let limit = Limit::new(
-            "default",
-            Algorithm::SlidingWindow,
-            max,
-            window,
-            Duration::ZERO,
-        );
-        limit.expect("in range")
-    };
+    let of = |max, window| named_limit("default", Algorithm::SlidingWindow, max, window);
     for max in 1..=2 * MAX_POLICIES as u64 {
         let slow = EntryLimits::Limits(of(9, 86_400 * SECOND).into());
         let policy = Policy::from(of(max, SECOND));

@@ -11,7 +11,7 @@ use rules::layout::{Layout, Partition};
 use rules::limit::{Algorithm, Limit, Limits, MAX_REQUESTS, Unit};
 use rules::scope::{Labels, Scope};
 
-use super::FRESH;
+use super::{FRESH, guarded_limit};
 
 #[derive(Debug, Clone)]
 pub enum Step {
@@ -331,10 +331,9 @@ pub fn evidence(started: Option<&Receipt>, now_ms: u64, after_ms: u64, maxima: &
 }
 
 /// Returns a limit that learns, unless `max` is 9.
-pub fn limit(name: &str, algorithm: Algorithm, (max, window, guard): (u64, u64, u64)) -> Limit {
-    let (window, guard) = (Duration::from_millis(window), Duration::from_millis(guard));
-    let limit = Limit::new(name, algorithm, max, window, guard).expect("in range");
-    match max {
+pub fn limit(name: &str, algorithm: Algorithm, numbers: (u64, u64, u64)) -> Limit {
+    let limit = guarded_limit(name, algorithm, numbers);
+    match numbers.0 {
         9 => limit,
         max => limit.with_band(if max > 20 { 30 } else { 10 }),
     }

@@ -31,10 +31,7 @@ async fn ends_in_the_same_millisecond(limits: Limits) {
 #[tokio::test(start_paused = true)]
 async fn usage_ends_in_the_same_millisecond() {
     for algorithm in Algorithm::EVERY {
-        let limit = match algorithm {
-            Algorithm::Concurrency => Limit::concurrent("default", 3).expect("in range"),
-            _ => limit(algorithm, 3, 2 * STEP_MS),
-        };
+        let limit = limit(algorithm, 3, 2 * STEP_MS);
         ends_in_the_same_millisecond(limit.into()).await;
     }
 }

@@ -28,10 +28,7 @@ use super::instructions::canceled_job;
 #[tokio::test(start_paused = true)]
 async fn no_key_expires_while_its_usage_counts() {
     for algorithm in Algorithm::EVERY {
-        let limit = match algorithm {
-            Algorithm::Concurrency => Limit::concurrent("default", 3).expect("in range"),
-            _ => limit(algorithm, 3, 1_000),
-        };
+        let limit = limit(algorithm, 3, 1_000);
         let (fake, model) = (fake_gate(limit.clone()), memory_gate(limit));
         let id = tenant("t");
         for round in 0..4 {

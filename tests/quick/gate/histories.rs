@@ -268,10 +268,7 @@ fn the_scripts_of_shadows_forget_as_the_model() {
 #[tokio::test]
 async fn the_scripts_keep_usage_after_a_step_back() {
     for algorithm in Algorithm::EVERY {
-        let limit = match algorithm {
-            Algorithm::Concurrency => Limit::concurrent("default", 3).expect("in range"),
-            _ => limit(algorithm, 3, 1_000),
-        };
+        let limit = limit(algorithm, 3, 1_000);
         let (limits, id) = (Limits::from(limit), (tenant("t"), Labels::default()));
         let mut bed = bed();
         bed.forward(700_000);

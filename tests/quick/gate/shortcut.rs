@@ -4,7 +4,6 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
 
 use fake_redis::FakeRedis;
 use gate::redis::RedisGate;
@@ -13,10 +12,10 @@ use gate::{
     Ticket,
 };
 use kit::gate::rewritten::{Rewrite, Rewriter, without_shortcut};
-use kit::gate::{BEGIN_US, FRESH, asking, receipt, tenant};
+use kit::gate::{BEGIN_US, FRESH, asking, guarded_limit, receipt, tenant};
 use kit::sources::{File, files};
 use redis::{Pipeline, Value, cmd};
-use rules::limit::{Algorithm, Limit, Limits};
+use rules::limit::{Algorithm, Limits};
 use rules::scope::Labels;
 
 /// The commands of a shortcut, none of which writes.
@@ -314,10 +313,7 @@ async fn shortens_nothing_else(limits: Limits) {
 }
 
 fn limits_of(algorithm: Algorithm) -> [Limits; 2] {
-    let limit = |name, max, ms| {
-        let (window, guard) = (Duration::from_millis(ms), Duration::from_millis(50));
-        Limit::new(name, algorithm, max, window, guard).expect("in range")
-    };
+    let limit = |name, max, ms| guarded_limit(name, algorithm, (max, ms, 50));
     let one = limit("default", 3, 1_000);
     let both = vec![one.clone(), limit("long", 4, 2_000)];
     [one.into(), Limits::new(both).expect("two names")]

@@ -11,7 +11,7 @@ use gate::{
     Answer, BreakerScope, Change, End, Gate, LEASE_MS, Question, Receipt, StartSettlement,
     TenantAsk, TenantSettlements, Ticket,
 };
-use kit::gate::{FRESH, asking, decided, tenant};
+use kit::gate::{FRESH, asking, decided, guarded_limit, tenant};
 use rules::limit::{Algorithm, Limit, Limits};
 use rules::scope::Labels;
 
@@ -26,9 +26,7 @@ const MAX_DELAY_MS: u64 = 300_000;
 async fn still(algorithm: Algorithm, step_ms: u64) -> u64 {
     let clock_us = Arc::new(AtomicU64::new(0));
     let gate = stepped(&clock_us);
-    let ms = Duration::from_millis;
-    let limit = Limit::new("all", algorithm, 10, ms(WINDOW_MS), ms(GUARD_MS));
-    let limits = Limits::from(limit.expect("in range"));
+    let limits = Limits::from(guarded_limit("all", algorithm, (10, WINDOW_MS, GUARD_MS)));
     let ask = async |at_ms: u64, ticket| {
         clock_us.store(at_ms * 1000, Ordering::Relaxed);
         one(&gate, &limits, "", ticket).await.0
@@ -111,9 +109,7 @@ const HOUR_MS: u64 = 3_600_000;
 
 #[tokio::test]
 async fn a_closed_tenant_opens_at_the_expected_time() {
-    let window = Duration::from_millis(WINDOW_MS);
-    let limit = Limit::new("all", Algorithm::SlidingWindow, 10, window, Duration::ZERO);
-    let limit = limit.expect("in range");
+    let limit = guarded_limit("all", Algorithm::SlidingWindow, (10, WINDOW_MS, 0));
     for closed_ms in [500, 60_000] {
         let closed = Duration::from_millis(closed_ms);
         let blocked = waits(limit.clone(), HOUR_MS, async |gate, _| {
@@ -135,8 +131,7 @@ async fn a_closed_tenant_opens_at_the_expected_time() {
 
 #[tokio::test]
 async fn units_are_free_a_lease_and_a_window_after_a_step_back() {
-    let window = Duration::from_millis(WINDOW_MS);
-    let limit = Limit::new("all", Algorithm::Strict, 1, window, Duration::ZERO).expect("in range");
+    let limit = guarded_limit("all", Algorithm::Strict, (1, WINDOW_MS, 0));
     // One call ends, and one is never reported again.
     for ends in [true, false] {
         let waited = waits(limit.clone(), HOUR_MS, async |gate, limits| {

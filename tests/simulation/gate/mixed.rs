@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use gate::{Answer, Question};
-use kit::gate::{FRESH, tenant};
+use kit::gate::{FRESH, guarded_limit as limit, tenant};
 use proptest::prelude::*;
 use proptest::test_runner::Config;
 use rules::gate::model::{Scopes, State};
@@ -13,11 +13,6 @@ use rules::gate::usage::Clock;
 use rules::layout::{Layout, Partition};
 use rules::limit::{Algorithm, Limit, Limits, Unit};
 use rules::scope::{Labels, Scope};
-
-fn limit(name: &str, algorithm: Algorithm, (max, window, guard): (u64, u64, u64)) -> Limit {
-    let (window, guard) = (Duration::from_millis(window), Duration::from_millis(guard));
-    Limit::new(name, algorithm, max, window, guard).expect("in range")
-}
 
 /// The kinds of limits that jobs can have.
 #[derive(Debug, Clone, Copy)]

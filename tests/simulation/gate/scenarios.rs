@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use kit::gate::{guarded_limit, named_limit};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use rules::limit::{Algorithm, Limit, Limits, Unit};
@@ -65,42 +66,14 @@ fn a_large_backlog_ends_in_time_and_in_order() {
 
 #[test]
 fn the_guard_costs_its_part_and_no_more() {
-    let limit = Limit::new(
-        "default",
-        Algorithm::SlidingWindow,
-        20,
-        Duration::from_secs(1),
-        Duration::from_millis(50),
-    )
-    .expect("in range");
-    check(
-        "guard 50 ms",
-        Scenario::new(limit, backlog(2000)),
-        2000,
-        104.6,
-        3.1,
-        0.05,
-    );
-}
-
-#[test]
-fn fixed_windows_are_filled() {
-    let limit = Limit::new(
-        "default",
-        Algorithm::FixedWindow,
-        20,
-        Duration::from_secs(1),
-        Duration::from_millis(50),
-    )
-    .expect("in range");
-    check(
-        "fixed, 2,000 at 20/s",
-        Scenario::new(limit, backlog(2000)),
-        2000,
-        99.6,
-        3.1,
-        1.0,
-    );
+    for (name, algorithm, end, order) in [
+        ("guard 50 ms", Algorithm::SlidingWindow, 104.6, 0.05),
+        ("fixed, 2,000 at 20/s", Algorithm::FixedWindow, 99.6, 1.0),
+    ] {
+        let limit = guarded_limit("default", algorithm, (20, 1_000, 50));
+        let scenario = Scenario::new(limit, backlog(2000));
+        check(name, scenario, 2000, end, 3.1, order);
+    }
 }
 
 #[test]
@@ -288,8 +261,7 @@ fn each_algorithm_takes_changed_limits() {
 }
 
 fn named(name: &str, algorithm: Algorithm, max: u64, seconds: u64) -> Limit {
-    let window = Duration::from_secs(seconds);
-    Limit::new(name, algorithm, max, window, Duration::ZERO).expect("in range")
+    named_limit(name, algorithm, max, Duration::from_secs(seconds))
 }
 
 #[test]

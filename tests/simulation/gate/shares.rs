@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use gate::memory::MemoryGate;
 use gate::{Answer, Gate, Question};
-use kit::gate::{FRESH, asking, decided};
+use kit::SECOND;
+use kit::gate::{FRESH, asking, decided, named_limit};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use rules::limit::{Algorithm, Limit, Limits};
@@ -16,9 +17,7 @@ use crate::gate::simulator::{Outcome, Scenario, run};
 
 /// Returns a limit of `max` per second.
 fn limit(name: &str, max: u64, scope: Scope) -> Limit {
-    let second = Duration::from_secs(1);
-    let limit = Limit::new(name, Algorithm::SlidingWindow, max, second, Duration::ZERO);
-    limit.expect("in range").with_scope(scope)
+    named_limit(name, Algorithm::SlidingWindow, max, SECOND).with_scope(scope)
 }
 
 fn global(max: u64) -> Limit {
@@ -304,14 +303,8 @@ fn at_nearly_full_load_no_job_waits_long() {
 
 #[test]
 fn waits_beyond_the_longest_delay_keep_their_order() {
-    let minute = Limit::new(
-        "all",
-        Algorithm::SlidingWindow,
-        60,
-        Duration::from_secs(60),
-        Duration::ZERO,
-    );
-    let minute = minute.expect("in range").with_scope(Scope::Global);
+    let minute = named_limit("all", Algorithm::SlidingWindow, 60, 60 * SECOND);
+    let minute = minute.with_scope(Scope::Global);
     check(
         "60 a minute",
         backlog(minute, 600, |job| (job % 4, 0)),
@@ -339,9 +332,8 @@ fn against(limit: Limit, small: (u64, u64), large: u64) -> Scenario {
 #[test]
 fn large_jobs_have_their_share_beside_small_ones() {
     let shared = |max, seconds| {
-        let window = Duration::from_secs(seconds);
-        let limit = Limit::new("all", Algorithm::SlidingWindow, max, window, Duration::ZERO);
-        limit.expect("in range").with_scope(Scope::Global)
+        let limit = named_limit("all", Algorithm::SlidingWindow, max, SECOND * seconds);
+        limit.with_scope(Scope::Global)
     };
     // The limit is 100 units in 10 s. One tenant's jobs cost 1, five a second for 200 s; three jobs
     // of the other cost the whole limit. Each large job needs an empty window, and small jobs get

@@ -8,6 +8,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, HashMap};
 use std::time::Duration;
 
+use kit::gate::named_limit;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use rules::decision::{Answer, Question, Ticket};
@@ -383,12 +384,5 @@ pub fn violations(done: &[(u64, u64, Limit)]) -> usize {
 
 /// Returns a limit of `max` per window of `seconds`, without a guard.
 pub fn limit(algorithm: Algorithm, max: u64, seconds: u64) -> Limit {
-    Limit::new(
-        "default",
-        algorithm,
-        max,
-        Duration::from_secs(seconds),
-        Duration::ZERO,
-    )
-    .expect("the numbers are in range")
+    named_limit("default", algorithm, max, Duration::from_secs(seconds))
 }

@@ -3,14 +3,13 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
-use std::time::Duration;
 
 use gate::fleet::{
     AGREED_FOR_MS, EnforcedPolicies, MARGIN_MS, RegisteredPolicy, RegistryKnowledge, memory_ms,
 };
 use gate::{Answer, Change};
 use kit::counts::sliding;
-use kit::gate::FRESH;
+use kit::gate::{FRESH, guarded_limit};
 use proptest::prelude::*;
 use rules::gate::model::{Scopes, State};
 use rules::gate::usage::Clock;
@@ -271,8 +270,7 @@ enum Whose {
 }
 
 fn limit(name: &str, algorithm: Algorithm, max: u64, window_ms: u64) -> Limit {
-    let window = Duration::from_millis(window_ms);
-    Limit::new(name, algorithm, max, window, Duration::ZERO).expect("in range")
+    guarded_limit(name, algorithm, (max, window_ms, 0))
 }
 
 fn keeps_the_larger(world: &World) -> Result<(), TestCaseError> {
