@@ -10,7 +10,8 @@ use fake_redis::FakeRedis;
 use gate::memory::MemoryGate;
 use gate::redis::RedisGate;
 use gate::{
-    Answer, Gate, GateError, Inspection, Question, Receipt, Replies, TenantAsk, TenantReply, Ticket,
+    Answer, End, Evidence, Gate, GateError, Inspection, LimitEvidence, Question, Receipt, Replies,
+    StartSettlement, TenantAsk, TenantReply, TenantSettlements, Ticket,
 };
 use redis::Pipeline;
 use rules::limit::{Algorithm, Limit, Limits};
@@ -188,14 +189,56 @@ pub fn asking(id: &str, limits: &Limits, asks: &[Question]) -> TenantAsk {
 /// Returns the receipt of the job at `number` of a question, which must have started.
 #[track_caller]
 pub fn receipt(ask: &TenantAsk, reply: &TenantReply, number: usize) -> Receipt {
-    let Answer::Start { sequences, .. } = &reply.answers[number] else {
-        panic!("{number}: {:?}", reply.answers);
-    };
-    Receipt {
-        permit: format!("{}:{number}", ask.permits),
-        started_ms: reply.now_ms,
-        sequences: sequences.clone(),
-        cost: ask.asks[number].cost,
+    let mut all = receipts(&ask.permits, &ask.asks, &reply.answers, reply.now_ms);
+    let permit = format!("{}:{number}", ask.permits);
+    all.find(|receipt| receipt.permit == permit)
+        .unwrap_or_else(|| panic!("{number}: {:?}", reply.answers))
+}
+
+/// Returns the receipts of the jobs that start.
+pub fn receipts(
+    permits: &str,
+    asks: &[Question],
+    answers: &[Answer],
+    now_ms: u64,
+) -> impl Iterator<Item = Receipt> {
+    let jobs = asks.iter().zip(answers).enumerate();
+    jobs.filter_map(move |(number, (ask, answer))| match answer {
+        Answer::Start { sequences, .. } => Some(Receipt {
+            permit: format!("{permits}:{number}"),
+            started_ms: now_ms,
+            sequences: sequences.clone(),
+            cost: ask.cost,
+        }),
+        _ => None,
+    })
+}
+
+/// Returns a report on calls of tenant `id` without labels, with a name of its own.
+pub fn settling(
+    id: impl ToString,
+    limits: &Limits,
+    settled: impl IntoIterator<Item = (Receipt, End)>,
+) -> TenantSettlements {
+    let settled = settled.into_iter();
+    TenantSettlements {
+        tenant: tenant(id),
+        labels: Labels::default(),
+        limits: limits.clone(),
+        call: unique("call"),
+        settled: settled
+            .map(|(receipt, end)| StartSettlement { receipt, end })
+            .collect(),
+    }
+}
+
+/// Returns evidence about the limits of tenant `id` without labels.
+pub fn lesson(id: &str, limits: &Limits, evidence: Evidence) -> LimitEvidence {
+    LimitEvidence {
+        tenant: tenant(id),
+        labels: Labels::default(),
+        limits: limits.clone(),
+        evidence,
     }
 }
 

@@ -229,7 +229,7 @@ async fn drain(backlog: &Backlog, algorithm: Algorithm) -> Figures {
             starts: Arc::clone(&starts),
         };
         let engine =
-            environment::engine((client, Arc::clone(&stage.gate), notes), &metrics, second);
+            environment::engine((client, Arc::clone(&stage.gate), notes), &metrics, SECOND);
         let scheduler = Scheduler::new(settings, seed);
         workers.push(tokio::spawn(engine.run(scheduler, events, stop.clone())));
     }

@@ -5,14 +5,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use gate::redis::RedisGate;
-use gate::{Answer, End, Gate, Question, StartSettlement, TenantSettlements, Ticket};
+use gate::{Answer, End, Gate, Question, Receipt, Ticket};
 use kit::gate::{
-    BEGIN_US, FRESH, LONG, LimitedGate, ask, clocked, decided, gate_at, limit, receipt, started,
-    tenant,
+    BEGIN_US, FRESH, LONG, LimitedGate, ask, clocked, decided, gate_at, limit, receipt, settling,
+    started, tenant,
 };
 use kit::servers::{Redis, shared_redis, unique};
 use rules::limit::{Algorithm, Limits};
-use rules::scope::Labels;
 
 /// Number of starts in the log. A single returned one once made a decision 100 times as slow.
 const STARTS: usize = 9_000;
@@ -71,14 +70,11 @@ async fn is_flat(what: &str, times: u64, measure: impl AsyncFn() -> [Work; 2]) {
     }
 }
 
-async fn settle_all(gate: &LimitedGate<RedisGate>, settled: Vec<StartSettlement>) {
-    let report = TenantSettlements {
-        tenant: tenant("t"),
-        labels: Labels::default(),
-        limits: gate.limits.clone(),
-        call: unique("call"),
-        settled,
-    };
+async fn settle_all(
+    gate: &LimitedGate<RedisGate>,
+    settled: impl IntoIterator<Item = (Receipt, End)>,
+) {
+    let report = settling("t", &gate.limits, settled);
     let replies = gate.settle(&[report]).await.expect("Redis answers");
     assert!(replies.iter().all(Result::is_ok));
 }
@@ -124,11 +120,10 @@ async fn decisions_stay_as_quick(cost: fn(usize) -> u64) {
     ];
     for (what, ends) in steps {
         for ends in ends.chunks(1000) {
-            let settled = ends.iter().map(|&(start, end)| StartSettlement {
-                receipt: receipts[start].clone(),
-                end,
-            });
-            settle_all(&gate, settled.collect()).await;
+            let settled = ends
+                .iter()
+                .map(|&(start, end)| (receipts[start].clone(), end));
+            settle_all(&gate, settled).await;
         }
         let shown = gate.inspect(&tenant("t")).await.expect("Redis answers");
         match what {
@@ -183,16 +178,14 @@ async fn a_late_call_counts_from_its_arrival() {
     let (second, _) = asked_at(100).await;
     for after in [250, 400] {
         set_clock(after);
-        let (receipt, end) = (first[0].clone(), End::Late);
-        settle_all(&gate, vec![StartSettlement { receipt, end }]).await;
+        settle_all(&gate, [(first[0].clone(), End::Late)]).await;
     }
     // The first waiting job starts at 1,100 as before, the next one behind it at 1,400.
     assert_eq!(wait_at(600).await, 500);
     assert_eq!(wait_at(600).await, 800);
     // Later settlements of it find it.
     for receipt in [first[0].clone(), second[0].clone()] {
-        let end = End::Unused;
-        settle_all(&gate, vec![StartSettlement { receipt, end }]).await;
+        settle_all(&gate, [(receipt, End::Unused)]).await;
     }
     let shown = gate.inspect(&tenant("t")).await.expect("Redis answers");
     assert_eq!(shown.limits[0].count, 0);

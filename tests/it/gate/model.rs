@@ -10,7 +10,7 @@ use std::time::Duration;
 use gate::keys::Keys;
 use gate::redis::RedisGate;
 use gate::{
-    BreakerScope, Change, End, Gate, GateError, LimitEvidence, Question, Receipt, StartSettlement,
+    BreakerScope, Change, End, Gate, GateError, LimitEvidence, Question, StartSettlement,
     TenantAsk, TenantSettlements, Ticket,
 };
 use kit::gate::history::{
@@ -226,21 +226,7 @@ impl Bench {
                         (reply.now_ms, reply.blocked_until_ms, reply.has_failures),
                         (clock.now_ms, blocked, failures)
                     );
-                    for (number, (ask, answer)) in asks.iter().zip(&answers).enumerate() {
-                        if let Answer::Start { sequences, .. } = answer {
-                            receipts.push(Receipt {
-                                permit: format!("{permits}:{number}"),
-                                started_ms: clock.now_ms,
-                                sequences: sequences.clone(),
-                                cost: ask.cost,
-                            });
-                        }
-                        if let Answer::Wait { ticket, .. } = answer
-                            && !tickets.contains(&(*ticket, ask.cost))
-                        {
-                            tickets.push((*ticket, ask.cost));
-                        }
-                    }
+                    given.add(&permits, &asks, &answers, clock.now_ms);
                 }
                 Step::Block { millis } => {
                     let by = format!("{millis}");

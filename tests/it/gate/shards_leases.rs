@@ -11,16 +11,15 @@ use engine::action::{EngineSettings, LiveSettings};
 use engine::scheduler::Scheduler;
 use gate::keys::Keys;
 use gate::redis::RedisGate;
-use gate::{BreakerScope, End, Gate, GateError, StartSettlement, TenantSettlements};
+use gate::{BreakerScope, End, Gate, GateError};
 use handler::{Handler, Outcome, Permit};
 use kit::engine::{AckRecorder, channel, deliveries, engine};
-use kit::gate::{FRESH, LimitedGate, decided, receipt, started, tenant};
+use kit::gate::{FRESH, LimitedGate, decided, receipt, settling, started, tenant};
 use kit::redis_topologies::RedisCluster;
 use kit::servers::unique;
 use kit::until;
 use rules::job::Job;
 use rules::limit::Limit;
-use rules::scope::Labels;
 use tokio::sync::Semaphore;
 
 use crate::cli::sluicegate;
@@ -58,14 +57,7 @@ async fn other_primaries_receive_settlements_while_one_is_lost() {
         let replies = gate.ask(std::slice::from_ref(&question)).await;
         let replies = replies.expect("all answer");
         let receipt = receipt(&question, replies[0].as_ref().expect("a decision"), 0);
-        let end = End::Cost(1);
-        batch.push(TenantSettlements {
-            tenant: tenant(id),
-            labels: Labels::default(),
-            limits: gate.limits.clone(),
-            call: unique("call"),
-            settled: vec![StartSettlement { receipt, end }],
-        });
+        batch.push(settling(id, &gate.limits, [(receipt, End::Cost(1))]));
     }
     cluster.primaries[1].kill();
     // Repeated, as a worker would. It counts once.

@@ -13,7 +13,7 @@ use kit::gate::{FRESH, asking, gate_at, guarded_limit};
 use kit::process::Process;
 use kit::servers::{Redis, shared_rabbit, shared_redis};
 use kit::{Bed, counts, jobs, until};
-use rules::limit::{Algorithm, Limit, Limits};
+use rules::limit::{Algorithm, Limits};
 use serde_json::Value;
 
 use crate::PROGRAM;

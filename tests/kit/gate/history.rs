@@ -2,16 +2,17 @@
 //! model.
 
 use std::collections::HashMap;
-use std::time::Duration;
 
-use gate::{BreakerEvent, Change, End, Evidence, LEASE_MS, Question, Receipt, Rule, Ticket};
+use gate::{
+    Answer, BreakerEvent, Change, End, Evidence, LEASE_MS, Question, Receipt, Rule, Ticket,
+};
 use proptest::prelude::*;
 use rules::gate::model::{Scopes, State};
 use rules::layout::{Layout, Partition};
 use rules::limit::{Algorithm, Limit, Limits, MAX_REQUESTS, Unit};
 use rules::scope::{Labels, Scope};
 
-use super::{FRESH, guarded_limit};
+use super::{FRESH, guarded_limit, receipts};
 
 #[derive(Debug, Clone)]
 pub enum Step {
@@ -586,4 +587,19 @@ impl World {
 pub struct IssuedTickets {
     pub tickets: Vec<(Ticket, u64)>,
     pub receipts: Vec<Receipt>,
+}
+
+impl IssuedTickets {
+    /// Adds those of these answers.
+    pub fn add(&mut self, permits: &str, asks: &[Question], answers: &[Answer], now_ms: u64) {
+        self.receipts
+            .extend(receipts(permits, asks, answers, now_ms));
+        for (ask, answer) in asks.iter().zip(answers) {
+            if let Answer::Wait { ticket, .. } = answer
+                && !self.tickets.contains(&(*ticket, ask.cost))
+            {
+                self.tickets.push((*ticket, ask.cost));
+            }
+        }
+    }
 }

@@ -3,22 +3,19 @@
 use std::time::Duration;
 
 use gate::{
-    Answer, Change, End, Gate, Inspection, Question, Receipt, Sequences, StartSettlement,
-    TenantAsk, TenantReply, TenantSettlements, Ticket,
+    Answer, Change, End, Gate, Inspection, Question, Receipt, Sequences, TenantAsk, TenantReply,
+    TenantSettlements, Ticket,
 };
 use rules::limit::{Algorithm, Limit, Limits, Unit};
 use rules::scope::{Labels, Scope};
 use tokio::time::{Instant, sleep};
 
-use super::{FRESH, LONG, asking, limit, receipt, started, tenant, waits};
+use super::{FRESH, LONG, asking, guarded_limit, receipt, settling, started, tenant, waits};
 use crate::servers::unique;
 
 /// A limit of `max` in the longest window.
 fn named(name: &str, max: u64, scope: Scope) -> Limit {
-    let like = limit(Algorithm::SlidingWindow, max, LONG);
-    let window = Duration::from_millis(like.window_ms());
-    let limit = Limit::new(name, like.algorithm(), max, window, Duration::ZERO);
-    limit.expect("in range").with_scope(scope)
+    guarded_limit(name, Algorithm::SlidingWindow, (max, LONG, 0)).with_scope(scope)
 }
 
 fn path() -> Scope {
@@ -89,13 +86,8 @@ impl<'a, G: Gate> Desk<'a, G> {
     async fn settle(&self, partition: &str, ends: Vec<(Receipt, End)>) {
         let (id, labels) = self.tenant_and_labels(partition);
         let settled = TenantSettlements {
-            tenant: tenant(&id),
             labels,
-            limits: self.limits.clone(),
-            call: unique("call"),
-            settled: (ends.into_iter())
-                .map(|(receipt, end)| StartSettlement { receipt, end })
-                .collect(),
+            ..settling(id, &self.limits, ends)
         };
         // The second settlement has no effect.
         for _ in 0..2 {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use kit::MS;
 use kit::gate::{FRESH, ask, fake_gate, limit, memory_gate, named_limit, tenant};
-use rules::limit::{Algorithm, Limit, Limits};
+use rules::limit::{Algorithm, Limits};
 
 /// Time between two starts: half a window.
 const STEP_MS: u64 = 200;

@@ -4,13 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fake_redis::FakeRedis;
-use gate::{
-    BreakerScope, Change, End, Gate, Question, Rule, StartSettlement, TenantAsk, TenantSettlements,
-};
+use gate::{BreakerScope, Change, End, Gate, Question, Rule, TenantAsk};
 use kit::gate::history::{BreakerReport, RULE};
 use kit::gate::{
     FRESH, LONG, LimitedGate, ask, asking, clock, fake_gate, gate_on, limit, memory_gate,
-    named_limit, receipt, started, tenant,
+    named_limit, receipt, settling, started, tenant,
 };
 use kit::{MS, SECOND};
 use redis::cmd;
@@ -36,18 +34,10 @@ async fn no_key_expires_while_its_usage_counts() {
             let replies = fake.gate.ask(&ask).await.expect("the gate answers");
             model.gate.ask(&ask).await.expect("the gate answers");
             let reply = replies[0].as_ref().expect("a decision");
-            let ended = (0..2).map(|number| StartSettlement {
-                receipt: receipt(&ask[0], reply, number),
-                // Every other round, the leases are renewed and end by themselves.
-                end: [End::Cost(1), End::Running][round % 2],
-            });
-            let settled = [TenantSettlements {
-                tenant: id.clone(),
-                labels: Labels::default(),
-                limits: fake.limits.clone(),
-                call: format!("c{round}"),
-                settled: ended.collect(),
-            }];
+            // Every other round, the leases are renewed and end by themselves.
+            let end = [End::Cost(1), End::Running][round % 2];
+            let ended = (0..2).map(|number| (receipt(&ask[0], reply, number), end));
+            let settled = [settling("t", &fake.limits, ended)];
             for step in 0..16 {
                 tokio::time::sleep(MS * 170).await;
                 if step == 0 {
@@ -131,17 +121,8 @@ async fn a_settlement_counts_once_in_a_minute() {
 async fn counts_after_repeats(gate: &LimitedGate<impl Gate>) -> Vec<u64> {
     let asked = [asking("t", &gate.limits, &[FRESH; 3])];
     let replies = gate.ask(&asked).await.expect("the gate answers");
-    let unused = StartSettlement {
-        receipt: receipt(&asked[0], replies[0].as_ref().expect("a decision"), 0),
-        end: End::Unused,
-    };
-    let settled = [TenantSettlements {
-        tenant: tenant("t"),
-        labels: Labels::default(),
-        limits: gate.limits.clone(),
-        call: "c".to_owned(),
-        settled: vec![unused],
-    }];
+    let receipt = receipt(&asked[0], replies[0].as_ref().expect("a decision"), 0);
+    let settled = [settling("t", &gate.limits, [(receipt, End::Unused)])];
     let mut counts = Vec::new();
     for wait in [MARK_MS - 1, 1, 0] {
         gate.settle(&settled).await.expect("the gate answers");
@@ -215,16 +196,8 @@ async fn no_call_shortens_the_life_of_a_waitlist() {
         gate.change(&scope, &change).await.expect("it is stored");
         assert_eq!(left(), lasts, "{change:?}");
     }
-    let settled = [TenantSettlements {
-        tenant: tenant("t"),
-        labels: Labels::default(),
-        limits: gate.limits.clone(),
-        call: "c".to_owned(),
-        settled: vec![StartSettlement {
-            receipt: receipt(&asked[0], replies[0].as_ref().expect("a decision"), 0),
-            end: End::Cost(1),
-        }],
-    }];
+    let receipt = receipt(&asked[0], replies[0].as_ref().expect("a decision"), 0);
+    let settled = [settling("t", &gate.limits, [(receipt, End::Cost(1))])];
     gate.settle(&settled).await.expect("it is stored");
     assert_eq!(left(), lasts, "settle");
     // One plan waits in the same waitlist, the other in one with the same hash.

@@ -9,7 +9,7 @@ use fake_redis::FakeRedis;
 use gate::memory::MemoryGate;
 use gate::redis::RedisGate;
 use gate::{
-    Answer, BreakerScope, End, Gate, LimitEvidence, Question, Receipt, StartSettlement, TenantAsk,
+    BreakerScope, End, Gate, LimitEvidence, Question, Receipt, StartSettlement, TenantAsk,
     TenantSettlements,
 };
 use kit::gate::history::{
@@ -20,7 +20,7 @@ use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use redis::{Value, cmd};
 use rules::answers::Quotas;
-use rules::limit::{Algorithm, Limit, Limits};
+use rules::limit::{Algorithm, Limits};
 use rules::scope::Labels;
 use rules::tenant::Tenant;
 
@@ -83,20 +83,10 @@ impl<C: Fn() -> u64 + Send + Sync + 'static> Bed<C> {
         let replies = equal!(self, ask(&batch));
         let reply = replies[0].as_ref().expect("a decision");
         let given = self.given.entry((tenant.clone(), labels.clone()));
-        let given = given.or_default();
-        for (number, (asked, answer)) in batch[0].asks.iter().zip(&reply.answers).enumerate() {
-            match answer {
-                Answer::Start { .. } => {
-                    given
-                        .receipts
-                        .push(kit::gate::receipt(&batch[0], reply, number));
-                }
-                Answer::Wait { ticket, .. } if !given.tickets.contains(&(*ticket, asked.cost)) => {
-                    given.tickets.push((*ticket, asked.cost));
-                }
-                _ => {}
-            }
-        }
+        let TenantAsk { permits, asks, .. } = &batch[0];
+        given
+            .or_default()
+            .add(permits, asks, &reply.answers, reply.now_ms);
         Ok(())
     }
 

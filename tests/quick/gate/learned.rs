@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use gate::{Change, Evidence, Gate, LimitEvidence, TenantAsk};
-use kit::gate::{FRESH, asking, fake_gate, memory_gate, named_limit, started, tenant};
+use gate::{Change, Evidence, Gate, TenantAsk};
+use kit::gate::{FRESH, asking, fake_gate, lesson, memory_gate, named_limit, started, tenant};
 use rules::limit::{Algorithm, Limits};
 use rules::scope::Labels;
 
@@ -31,13 +31,10 @@ async fn refuse(gate: &impl Gate, limits: &Limits) {
         after_ms: 0,
         closed_ms: 0,
     };
-    let lesson = [LimitEvidence {
-        tenant: tenant("t"),
-        labels: Labels::default(),
-        limits: limits.clone(),
-        evidence: refused,
-    }];
-    let replies = gate.learn(&lesson).await.expect("the gate answers");
+    let replies = gate
+        .learn(&[lesson("t", limits, refused)])
+        .await
+        .expect("the gate answers");
     assert!(replies[0].as_ref().is_ok_and(|sunk| sunk.len() == 1));
 }
 

@@ -7,16 +7,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use fake_redis::FakeRedis;
 use gate::redis::RedisGate;
-use gate::{
-    Answer, Change, End, Gate, Question, Receipt, StartSettlement, TenantAsk, TenantSettlements,
-    Ticket,
-};
+use gate::{Answer, Change, End, Gate, Question, Receipt, TenantAsk, Ticket};
 use kit::gate::rewritten::{Rewrite, Rewriter, without_shortcut};
-use kit::gate::{BEGIN_US, FRESH, asking, guarded_limit, receipt, tenant};
+use kit::gate::{BEGIN_US, FRESH, asking, guarded_limit, receipt, settling, tenant};
 use kit::sources::{File, files};
 use redis::{Pipeline, Value, cmd};
 use rules::limit::{Algorithm, Limits};
-use rules::scope::Labels;
 
 /// The commands of a shortcut, none of which writes.
 const READS: [&str; 3] = ["HMGET", "ZCARD", "ZRANGE"];
@@ -234,17 +230,8 @@ impl Bed {
                 self.ask(&[Question { ticket, ..FRESH }], 1).await;
             }
             Step::Unused => {
-                let settled = self.last.iter().map(|receipt| StartSettlement {
-                    receipt: receipt.clone(),
-                    end: End::Unused,
-                });
-                let report = [TenantSettlements {
-                    tenant: tenant("t"),
-                    labels: Labels::default(),
-                    limits: self.limits.clone(),
-                    call: format!("call-{}", self.asked),
-                    settled: settled.collect(),
-                }];
+                let unused = self.last.clone().map(|receipt| (receipt, End::Unused));
+                let report = [settling("t", &self.limits, unused)];
                 for side in &self.sides {
                     side.gate.settle(&report).await.expect("an answer");
                 }

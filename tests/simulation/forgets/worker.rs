@@ -12,10 +12,10 @@ use gate::fleet::registry::Registry;
 use gate::redis::RedisGate;
 use gate::store::Store;
 use gate::{
-    Answer, EarlierStarts, End, Gate, GateError, Question, Receipt, StartSettlement, TenantAsk,
-    TenantReply, TenantSettlements, Ticket,
+    Answer, EarlierStarts, End, Gate, GateError, Question, Receipt, TenantAsk, TenantReply,
+    TenantSettlements, Ticket,
 };
-use kit::gate::{FRESH, receipt};
+use kit::gate::{FRESH, receipt, settling};
 use rules::limit::Limits;
 use rules::scope::Labels;
 use rules::tenant::Tenant;
@@ -342,14 +342,12 @@ impl<'a> Worker<'a> {
             let mut settled = |running: &Running, end: End| {
                 calls += 1;
                 TenantSettlements {
-                    tenant: tenant(running.number),
-                    labels: Labels::default(),
-                    limits: running.limits.clone(),
                     call: format!("{}-{calls}", self.name),
-                    settled: vec![StartSettlement {
-                        receipt: running.receipt.clone(),
-                        end,
-                    }],
+                    ..settling(
+                        TENANTS[running.number].0,
+                        &running.limits,
+                        [(running.receipt.clone(), end)],
+                    )
                 }
             };
             self.running.borrow_mut().retain_mut(|running| {

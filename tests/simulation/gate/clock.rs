@@ -7,13 +7,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use gate::memory::MemoryGate;
-use gate::{
-    Answer, BreakerScope, Change, End, Gate, LEASE_MS, Question, Receipt, StartSettlement,
-    TenantAsk, TenantSettlements, Ticket,
-};
-use kit::gate::{FRESH, asking, decided, guarded_limit, tenant};
+use gate::{Answer, BreakerScope, Change, End, Gate, LEASE_MS, Question, TenantAsk, Ticket};
+use kit::gate::{FRESH, asking, decided, guarded_limit, receipts, settling, tenant};
 use rules::limit::{Algorithm, Limit, Limits};
-use rules::scope::Labels;
 
 const BEGIN_MS: u64 = 1_700_000_000_000;
 const WINDOW_MS: u64 = 1_000;
@@ -136,25 +132,13 @@ async fn units_are_free_a_lease_and_a_window_after_a_step_back() {
     for ends in [true, false] {
         let waited = waits(limit.clone(), HOUR_MS, async |gate, limits| {
             let (answer, now_ms) = one(gate, limits, "first", None).await;
-            let Answer::Start { sequences, .. } = answer else {
-                panic!("{answer:?}");
-            };
-            let receipt = Receipt {
-                permit: "first:0".to_owned(),
-                started_ms: now_ms,
-                sequences,
-                cost: 1,
-            };
-            let settled = TenantSettlements {
-                tenant: tenant("acme"),
-                labels: Labels::default(),
-                limits: limits.clone(),
-                call: "call".to_owned(),
-                settled: vec![StartSettlement {
-                    receipt,
-                    end: End::Cost(1),
-                }],
-            };
+            assert!(matches!(answer, Answer::Start { .. }), "{answer:?}");
+            let started = receipts("first", &[FRESH], &[answer], now_ms);
+            let settled = settling(
+                "acme",
+                limits,
+                started.map(|receipt| (receipt, End::Cost(1))),
+            );
             if ends {
                 gate.settle(&[settled]).await.expect("it answers");
             }

@@ -2,7 +2,6 @@
 //! No limit forgets what another one counts. tests/it/gate/mixed.rs shows the same on Redis.
 
 use std::collections::HashMap;
-use std::time::Duration;
 
 use gate::{Answer, Question};
 use kit::gate::{FRESH, guarded_limit as limit, tenant};

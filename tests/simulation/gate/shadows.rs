@@ -68,16 +68,7 @@ proptest! {
                         let permits = format!("p{number}");
                         let (answers, closed) = world
                             .with(&layout, |scopes| scopes.ask(&limits, clock, *budget, &permits, &asks));
-                        for (place, (ask, answer)) in asks.iter().zip(&answers).enumerate() {
-                            if let Answer::Start { sequences } = answer {
-                                receipts.push(Receipt {
-                                    permit: format!("{permits}:{place}"),
-                                    started_ms: clock.now_ms,
-                                    sequences: sequences.clone(),
-                                    cost: ask.cost,
-                                });
-                            }
-                        }
+                        receipts.extend(kit::gate::receipts(&permits, &asks, &answers, clock.now_ms));
                         // Sequences differ: a log that shadows keep for longer is numbered for
                         // longer.
                         let answers = answers.into_iter().map(|answer| match answer {
