@@ -214,28 +214,6 @@ async fn advertised_limits_of_an_answer_are_passed_on() {
 }
 
 #[tokio::test]
-async fn a_redirect_is_not_followed() {
-    let target = Downstream::answering(answer("200 OK", "", ""), AfterAnswer::Keep).await;
-    for status in [
-        "300 Multiple Choices",
-        "301 Moved Permanently",
-        "302 Found",
-        "303 See Other",
-        "304 Not Modified",
-        "307 Temporary Redirect",
-        "308 Permanent Redirect",
-    ] {
-        check(
-            status,
-            &format!("location: http://{}/\r\n", target.addr),
-            "reject",
-        )
-        .await;
-    }
-    assert!(target.requests().is_empty());
-}
-
-#[tokio::test]
 async fn the_downstream_gets_the_job() {
     let downstream = Downstream::answering(answer("200 OK", "", ""), AfterAnswer::Keep).await;
     let handler = handler(format!("http://{}/hook?x=1", downstream.addr), LONG);
@@ -318,22 +296,6 @@ async fn a_missing_answer_is_a_failure() {
 }
 
 #[tokio::test]
-async fn interim_answers_without_an_end_are_a_failure() {
-    let downstream = Downstream::answering("", AfterAnswer::Interim).await;
-    let handler = handler(
-        format!("http://{}/", downstream.addr),
-        Duration::from_millis(300),
-    );
-    let outcome = handler.handle(&job("1"), permit()).await;
-    assert!(
-        matches!(outcome, Outcome::Retry { after: None, .. }),
-        "{outcome:?}"
-    );
-    // On a busy machine there may be none.
-    assert!(downstream.requests().len() <= 1);
-}
-
-#[tokio::test]
 async fn an_invalid_answer_is_a_failure() {
     for (bytes, then) in [
         ("", AfterAnswer::Close),
@@ -377,21 +339,6 @@ async fn a_body_that_breaks_off_changes_nothing() {
         let bytes = format!("HTTP/1.1 {head}\r\ncontent-length: 9\r\n\r\npar");
         let downstream = Downstream::answering(bytes, AfterAnswer::Close).await;
         assert_eq!(outcome(&downstream).await, expected);
-    }
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn an_endless_body_is_abandoned() {
-    for status in ["200 OK", "400 Bad Request"] {
-        let head = format!("HTTP/1.1 {status}\r\ntransfer-encoding: chunked\r\n\r\n");
-        let downstream = Downstream::answering(head, AfterAnswer::Repeat).await;
-        match outcome(&downstream).await {
-            Outcome::Done => assert_eq!(status, "200 OK"),
-            Outcome::Reject { reason } => assert!(reason.len() < 320, "{reason}"),
-            other => panic!("{status}: {other:?}"),
-        }
-        // Only the buffers of two sockets were sent beyond the bound.
-        assert!(downstream.repeated().await < 64 * 1024 * 1024);
     }
 }
 

@@ -213,22 +213,6 @@ async fn an_abandoned_call_closes_its_connection() {
     assert_eq!(downstream.requests().len(), 1);
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_flood_of_interim_answers_is_abandoned() {
-    let downstream = Downstream::answering("", AfterAnswer::Flood).await;
-    // Without a limit, the call would end with the timeout, which has another reason.
-    let Outcome::Retry {
-        after: None,
-        reason,
-    } = outcome(&downstream).await
-    else {
-        panic!("there was no answer");
-    };
-    assert!(reason.contains("256 KiB"), "{reason}");
-    downstream.ends(1).await;
-    assert_eq!(downstream.requests().len(), 1);
-}
-
 #[tokio::test]
 async fn an_endless_head_is_abandoned() {
     let head = format!("HTTP/1.1 200 OK\r\nx: {}", "y".repeat(1_000_000));

@@ -26,8 +26,6 @@ pub enum AfterAnswer {
     Drip,
     /// An interim answer per millisecond, until the client closes the connection.
     Interim,
-    /// Interim answers as fast as they are read, until the client closes the connection.
-    Flood,
 }
 
 /// How an API differs from one that speaks plain HTTP and answers at once.
@@ -223,12 +221,6 @@ async fn serve(
                 stream.write_all(b"HTTP/1.1 100 Continue\r\n\r\n").await?;
                 tokio::time::sleep(Duration::from_millis(1)).await;
             },
-            AfterAnswer::Flood => {
-                let flood = "HTTP/1.1 100 Continue\r\n\r\n".repeat(1_000);
-                loop {
-                    stream.write_all(flood.as_bytes()).await?;
-                }
-            }
             AfterAnswer::Repeat => {
                 let chunk = format!("10000\r\n{}\r\n", "x".repeat(0x10000));
                 repeat(&mut stream, &chunk, shared).await;
