@@ -551,7 +551,7 @@ fn an_unusable_url_is_reported_without_its_text() {
     }
 }
 
-/// Advances the time.
+/// Advances the time for timers only.
 async fn later(time: Duration) {
     tokio::time::pause();
     tokio::time::advance(time).await;

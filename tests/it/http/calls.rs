@@ -182,14 +182,7 @@ fn a_job_without_a_required_value_is_rejected_by_name() {
 
 #[tokio::test]
 async fn fixed_parts_of_a_url_with_placeholders_are_never_shown() {
-    let downstream = Downstream::start(|request: &Request| {
-        let body = format!("no: {}", String::from_utf8_lossy(&request.head));
-        (
-            answer("400 Bad Request", "", &body).into(),
-            AfterAnswer::Keep,
-        )
-    })
-    .await;
+    let downstream = echo().await;
     let server = downstream.addr.to_string();
     let path = "/v1/{tenant}?key=s3cretkey&n={json:/n}&token=hunter22";
     let keys = ", headers: {x-key: 'Bearer sk-abcdefgh-{tenant}'}";
@@ -208,17 +201,20 @@ async fn fixed_parts_of_a_url_with_placeholders_are_never_shown() {
     }
 }
 
+/// Starts an API that echoes the head of each request in a 400.
+async fn echo() -> Downstream {
+    Downstream::start(|request: &Request| {
+        let body = format!("no: {}", String::from_utf8_lossy(&request.head));
+        let answer = answer("400 Bad Request", "", &body);
+        (answer.into(), AfterAnswer::Keep)
+    })
+    .await
+}
+
 /// Handles a job of `tenant` with an API that echoes the request in a 400. Returns the reason and
 /// the request.
 async fn echoed(keys: &str, tenant: &str) -> (String, Option<Request>) {
-    let downstream = Downstream::start(|request: &Request| {
-        let body = format!("no: {}", String::from_utf8_lossy(&request.head));
-        (
-            answer("400 Bad Request", "", &body).into(),
-            AfterAnswer::Keep,
-        )
-    })
-    .await;
+    let downstream = echo().await;
     let config = config(&downstream.addr.to_string(), "/", keys);
     let http = config.dispatch.http.expect("a url");
     let handler = HttpHandler::new(&http, 4).expect("a usable url");

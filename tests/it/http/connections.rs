@@ -70,9 +70,7 @@ async fn an_idle_connection_is_closed_in_time() {
     let downstream = Downstream::start(|_| ok()).await;
     let handler = handler(format!("http://{}/", downstream.addr), LONG);
     assert_eq!(handler.handle(&job("1"), permit()).await, Outcome::Done);
-    tokio::time::pause();
-    tokio::time::advance(Duration::from_secs(5)).await;
-    tokio::time::resume();
+    later(Duration::from_secs(5)).await;
     downstream.ends(1).await;
     assert_eq!(handler.handle(&job("1"), permit()).await, Outcome::Done);
     assert_eq!(downstream.opened(), 2);

@@ -43,13 +43,6 @@ async fn acknowledged() {
     tokio::time::sleep(SHORT).await;
 }
 
-/// Advances the time for timers only.
-async fn passes(time: Duration) {
-    tokio::time::pause();
-    tokio::time::advance(time).await;
-    tokio::time::resume();
-}
-
 fn large(bytes: usize) -> Job {
     let mut job = job("large");
     job.body = vec![b'x'; bytes].into();
@@ -210,7 +203,7 @@ async fn no_permit_waits_for_a_server_without_free_streams() {
     let says_so = async {
         let peer = api.accept(&[(STREAMS, 0)]).await;
         arrives().await;
-        passes(LONG).await;
+        later(LONG).await;
         peer
     };
     let (attempt, _peer) = join!(handler.attempt(&job, permit()), says_so);
@@ -319,9 +312,7 @@ async fn a_closed_idle_connection_is_noticed_before_a_permit_is_requested() {
 async fn an_idle_connection_that_is_shared_is_closed_in_time() {
     let (api, handler, mut peer) = met(&[]).await;
     let mut prepared = handler.at_once().expect("it is open");
-    tokio::time::pause();
-    tokio::time::advance(Duration::from_secs(5)).await;
-    tokio::time::resume();
+    later(Duration::from_secs(5)).await;
     assert!(
         !handler.is_ready(&mut prepared),
         "the server may close it just now"
@@ -411,7 +402,7 @@ async fn an_abandoned_stream_ends_with_its_answer_reset_or_connection() {
             let mut peer = api.accept(&[]).await;
             let stream = peer.request().await;
             acknowledged().await;
-            passes(LONG).await;
+            later(LONG).await;
             (peer, stream)
         };
         let attempt = handler.attempt(&job, permit());
@@ -456,7 +447,7 @@ async fn the_unsent_part_of_a_call_is_recalled() {
                 0
             };
         }
-        passes(LONG).await;
+        later(LONG).await;
         peer
     };
     let (ended, mut peer) = join!(given_up(attempt), takes);
@@ -474,10 +465,10 @@ async fn other_calls_continue_beside_an_abandoned_one() {
     let (lost, good) = (job("lost"), job("good"));
     let beside = async {
         let lost = peer.request().await;
-        passes(LONG * 2 / 3).await;
+        later(LONG * 2 / 3).await;
         let answers = async {
             let good = peer.request().await;
-            passes(LONG * 2 / 3).await;
+            later(LONG * 2 / 3).await;
             let reset = peer.read().await.and_then(|frame| frame.reset());
             assert_eq!(reset, Some((lost, CANCEL)));
             peer.answer(good).await;
