@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use config::{RedisServers, RedisTopology, SecretUrl};
+use config::SecretUrl;
 use gate::keys::Keys;
 use gate::redis::RedisGate;
 use gate::{Answer, Change, Gate, GateError, Question, TenantAsk};
@@ -39,10 +39,8 @@ fn raw(redis: &Redis) -> redis::Connection {
 }
 
 fn keys(redis: &Redis, prefix: &str) -> Vec<String> {
-    let mut keys: Vec<String> = redis::cmd("KEYS")
-        .arg(format!("{prefix}:*"))
-        .query(&mut raw(redis))
-        .expect("Redis answers");
+    let keys = raw(redis).keys(format!("{prefix}:*"));
+    let mut keys: Vec<String> = keys.expect("Redis answers");
     keys.sort();
     keys
 }
@@ -155,10 +153,7 @@ async fn every_key_expires_with_its_content() {
         let spans = usize::from(algorithm == Algorithm::SlidingWindow);
         assert_eq!(found.len(), 3 + spans, "{found:?}");
         for key in found {
-            let left: i64 = redis::cmd("PTTL")
-                .arg(&key)
-                .query(&mut raw(shared_redis()))
-                .expect("Redis answers");
+            let left: i64 = raw(shared_redis()).pttl(&key).expect("Redis answers");
             // The counter keeps two windows, and its waitlist may be as long.
             let max = if key.ends_with(":line") {
                 3_600_000 + 3 * LONG + 11
@@ -289,11 +284,7 @@ async fn a_key_of_another_type_is_named() {
         let (_, names) = keys_of_t(&gate, &prefix).await;
         for name in &names {
             let mut raw = raw(shared_redis());
-            let _: () = redis::cmd("RPUSH")
-                .arg(name)
-                .arg("x")
-                .query(&mut raw)
-                .expect("Redis answers");
+            let _: () = raw.rpush(name, "x").expect("Redis answers");
             let batch = ["t", "other"].map(|id| gate.question(id, 1, &[FRESH]));
             let mut replies = gate.ask(&batch).await.expect("Redis answers");
             assert!(replies.pop().expect("of the other").is_ok(), "{name}");
@@ -306,10 +297,7 @@ async fn a_key_of_another_type_is_named() {
                 }
                 other => panic!("{other:?}"),
             }
-            let _: () = redis::cmd("DEL")
-                .arg(name)
-                .query(&mut raw)
-                .expect("Redis answers");
+            let _: () = raw.del(name).expect("Redis answers");
         }
         assert_eq!(started(&ask(&gate, "t", 1, &[FRESH]).await), 1);
     }
@@ -440,12 +428,8 @@ async fn entries_of_the_reference_share_the_partition() {
     let (now, [_, log]) = keys_of_t(&gate, &prefix).await;
     ask(&gate, "t", 1, &[FRESH]).await;
     for random in ["0.432", "0.871"] {
-        let _: () = redis::cmd("ZADD")
-            .arg(&log)
-            .arg(now)
-            .arg(format!("{now}-{random}"))
-            .query(&mut raw(shared_redis()))
-            .expect("Redis answers");
+        let added = raw(shared_redis()).zadd(&log, format!("{now}-{random}"), now);
+        let _: () = added.expect("Redis answers");
     }
     let answers = ask(&gate, "t", 9, &[FRESH; 3]).await;
     assert!(matches!(
@@ -456,43 +440,6 @@ async fn entries_of_the_reference_share_the_partition() {
             Answer::Wait { .. }
         ]
     ));
-}
-
-#[tokio::test]
-async fn a_cluster_holds_a_tenant_in_one_slot() {
-    let redis = Redis::start_with(&["cluster-enabled yes"]);
-    redis.ctl(&["cluster", "addslotsrange", "0", "16383"]);
-    for algorithm in Algorithm::ALL {
-        let mut servers = RedisServers::from(&SecretUrl::new(redis.url()));
-        servers.topology = RedisTopology::Cluster;
-        let gate = RedisGate::new(&servers, &unique("cluster")).expect("a good url");
-        let gate = LimitedGate::new(gate, limit(algorithm, 2, LONG));
-        let mut tries = 0;
-        while let Err(error) = gate.inspect(&tenant("}{")).await {
-            tries += 1;
-            assert!(tries < 1200, "{error}");
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
-        let answers = ask(
-            &gate,
-            "}{",
-            9,
-            &[FRESH, FRESH, FRESH, Question { cost: 2, ..FRESH }],
-        )
-        .await;
-        assert_eq!((started(&answers), waits(&answers).len()), (2, 2));
-        gate.block(&tenant("}{").into(), Duration::from_secs(1), "test")
-            .await
-            .expect("Redis answers");
-    }
-    let apart = connect(
-        &redis,
-        &unique("apart"),
-        limit(Algorithm::FixedWindow, 2, 60_000),
-    );
-    assert!(
-        matches!(apart.inspect(&tenant("t")).await, Err(GateError::Refused(m)) if m.contains("CROSSSLOT"))
-    );
 }
 
 #[tokio::test]
@@ -573,11 +520,8 @@ async fn an_unreadable_waitlist_affects_only_its_tenant() {
         limit(Algorithm::SlidingWindow, 5, LONG),
     );
     let waitlist = Keys::new(&prefix).waitlist(&tenant("junk"));
-    let _: () = redis::cmd("HSET")
-        .arg(&waitlist)
-        .arg(&["line", "abc"])
-        .query(&mut raw(shared_redis()))
-        .expect("Redis answers");
+    let set = raw(shared_redis()).hset(&waitlist, "line", "abc");
+    let _: () = set.expect("Redis answers");
     let batch = ["junk", "good"].map(|id| gate.question(id, 1, &[FRESH]));
     let replies = gate.ask(&batch).await.expect("Redis answers");
     assert_eq!(started(decided(&replies, 1)), 1);

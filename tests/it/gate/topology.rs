@@ -9,11 +9,12 @@ use gate::redis::RedisGate;
 use gate::{Gate, GateError, TenantAsk};
 use kit::gate::conformance::conforms;
 use kit::gate::{FRESH, LONG, LimitedGate, ask, decided, limit, started, tenant};
-use kit::redis_topologies::{RedisCluster, address, shared_cluster, until};
+use kit::redis_topologies::{RedisCluster, replicated, shared_cluster};
 use kit::servers::{Redis, shared_rabbit, unique};
 use rules::limit::{Algorithm, Limit};
 
 use crate::cli::sluicegate;
+use crate::gate::shards::take_over;
 
 /// Parses these keys of the section `redis`.
 pub fn configured(keys: &str) -> RedisServers {
@@ -24,16 +25,6 @@ pub fn configured(keys: &str) -> RedisServers {
 
 /// Returns a gate that knows two of the primaries and finds the others.
 pub fn connect(cluster: &RedisCluster, prefix: &str, limit: Limit) -> LimitedGate<RedisGate> {
-    let LimitedGate { gate, limits } = with_a_workers_patience(cluster, prefix, limit);
-    LimitedGate::new(gate, limits)
-}
-
-/// Returns the gate of [`connect`] that gives up as soon as a worker's gate does.
-fn with_a_workers_patience(
-    cluster: &RedisCluster,
-    prefix: &str,
-    limit: Limit,
-) -> LimitedGate<RedisGate> {
     let [first, second, _] = &cluster.primaries[..] else {
         panic!("three primaries");
     };
@@ -213,7 +204,7 @@ async fn a_node_that_lost_its_scripts_gets_them_again() {
 async fn a_lost_primary_affects_only_its_tenants_until_failover() {
     let cluster = RedisCluster::start(&[]);
     let prefix = unique("lost");
-    let gate = with_a_workers_patience(&cluster, &prefix, limit(Algorithm::SlidingWindow, 3, LONG));
+    let gate = connect(&cluster, &prefix, limit(Algorithm::SlidingWindow, 3, LONG));
     let [mine, others, more] = tenants_of(&cluster, &prefix, 2);
     let ids = [mine.clone(), others, more].concat();
     let batch: Vec<TenantAsk> = ids
@@ -222,10 +213,7 @@ async fn a_lost_primary_affects_only_its_tenants_until_failover() {
         .collect();
     let replies = gate.ask(&batch).await.expect("a decision");
     assert!(replies.iter().all(Result::is_ok), "{replies:?}");
-    let replica = &cluster.replicas[0];
-    until("the replica has it all", || {
-        replica.ctl(&["dbsize"]) == cluster.primaries[0].ctl(&["dbsize"])
-    });
+    replicated(&cluster.primaries[0], &cluster.replicas[0]);
 
     // A frozen and a dead primary. Neither causes an error of the whole gate.
     cluster.primaries[0].pause();
@@ -245,14 +233,7 @@ async fn a_lost_primary_affects_only_its_tenants_until_failover() {
         assert!(gate.inspect(&tenant(&mine[0])).await.is_err());
     }
 
-    assert_eq!(replica.ctl(&["cluster", "failover", "takeover"]), "OK");
-    until("the others know", || {
-        let address = address(replica);
-        let is_primary = |line: &str| line.contains(address) && line.contains("master");
-        let others = &cluster.primaries[1..];
-        let knows = |node: &Redis| node.ctl(&["cluster", "nodes"]).lines().any(is_primary);
-        others.iter().all(knows)
-    });
+    take_over(&cluster, 0);
     starts_again(&gate, &mine[0]).await;
     // The replica had the primary's decisions.
     let answers = ask(&gate, &mine[0], 9, &[FRESH; 3]).await;
@@ -330,7 +311,10 @@ async fn a_cluster_node_configured_as_single_is_reported_with_the_fix() {
     let gate = LimitedGate::new(gate, limit);
     for number in 0..20 {
         match gate.inspect(&tenant(format!("t{number}"))).await {
-            Err(GateError::Refused(why)) => assert!(why.contains("redis.cluster: true"), "{why}"),
+            Err(GateError::Refused(why)) => {
+                let is_told = ["CROSSSLOT", "redis.cluster: true"].map(|part| why.contains(part));
+                assert_eq!(is_told, [true; 2], "{why}");
+            }
             other => panic!("{other:?}"),
         }
     }
