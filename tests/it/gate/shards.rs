@@ -168,6 +168,15 @@ impl Fleet {
         colds.filter(loss).collect()
     }
 
+    /// Moves a slot, while the workers ask.
+    pub async fn moves(&mut self, cluster: &RedisCluster, slot: u16, from: &Redis, to: &Redis) {
+        let moving = cluster.begin_move(slot, from, to);
+        moving.keys();
+        self.round().await;
+        moving.keys();
+        moving.end();
+    }
+
     pub fn slot(&self, cluster: &RedisCluster, flow: usize) -> u16 {
         cluster.slot(&format!("{}:{{{}}}", self.prefix, self.flows[flow].id))
     }

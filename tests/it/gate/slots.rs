@@ -51,11 +51,7 @@ async fn the_slot_of_an_epoch_may_move_too() {
     // is.
     for (slot, from, to) in [(5_460, 0, 1), (16_383, 2, 1), (16_383, 1, 2)] {
         let (from, to) = (&cluster.primaries[from], &cluster.primaries[to]);
-        let moving = cluster.begin_move(slot, from, to);
-        moving.keys();
-        fleet.round().await;
-        moving.keys();
-        moving.end();
+        fleet.moves(&cluster, slot, from, to).await;
         fleet.run(2 * MAX).await;
     }
     fleet.uses_the_whole_limit().await;
@@ -79,11 +75,8 @@ async fn a_primary_that_joins_gets_slots_under_load() {
     let slots = [0, 1, 2].map(|flow| fleet.slot(&cluster, flow));
     for (flow, slot) in slots.into_iter().enumerate() {
         for slot in [slot, slot + 1] {
-            let moving = cluster.begin_move(slot, &cluster.primaries[flow], &new);
-            moving.keys();
-            fleet.round().await;
-            moving.keys();
-            moving.end();
+            let from = &cluster.primaries[flow];
+            fleet.moves(&cluster, slot, from, &new).await;
             fleet.round().await;
         }
         fleet.run(MAX).await;
@@ -185,11 +178,7 @@ async fn a_storm_exceeds_no_limit_and_ends() {
                     let from = primaries.find(has).expect("somebody has it");
                     if from.url() != to.url() {
                         history.push(format!("{slot} from {} to {two}", address(from)));
-                        let moving = cluster.begin_move(slot, from, to);
-                        moving.keys();
-                        fleet.round().await;
-                        moving.keys();
-                        moving.end();
+                        fleet.moves(&cluster, slot, from, to).await;
                     }
                 }
             }
