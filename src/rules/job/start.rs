@@ -153,41 +153,13 @@ pub fn over(message: &impl Envelope) -> Option<i64> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::read::tests::Fake;
     use super::*;
 
     const MAX: u64 = 1_000_000;
 
-    struct FakeHeaders(
-        &'static [(&'static str, Field<'static>)],
-        /// When the message was published.
-        Option<u64>,
-    );
-
-    impl Envelope for FakeHeaders {
-        fn id(&self) -> Option<&str> {
-            None
-        }
-        fn header(&self, name: &str) -> Field<'_> {
-            let mut all = self.0.iter();
-            all.find(|(it, _)| *it == name)
-                .map_or(Field::Missing, |(_, field)| *field)
-        }
-        fn routing_key(&self) -> &str {
-            ""
-        }
-        fn expiration_ms(&self) -> Option<u64> {
-            None
-        }
-        fn published_ms(&self) -> Option<u64> {
-            self.1
-        }
-        fn body(&self) -> &[u8] {
-            b""
-        }
-    }
-
-    fn at(headers: &'static [(&'static str, Field<'static>)], published: Option<u64>) -> u64 {
-        let start = read(&FakeHeaders(headers, published), MAX).expect("it can be used");
+    fn at(headers: &[(&'static str, Field<'static>)], published: Option<u64>) -> u64 {
+        let start = read(&Fake::published(headers, published), MAX).expect("it can be used");
         start.expect("it says so").at_ms(50_000)
     }
 
@@ -223,19 +195,15 @@ mod tests {
             Field::Int(i64::MIN),
             Field::Text("-99999999999999999999"),
         ] {
-            let headers: &'static [_] = Box::leak(Box::new([(DELAY, over)]));
-            assert_eq!(read(&FakeHeaders(headers, None), MAX), Ok(None), "{over:?}");
-            assert_eq!(super::over(&FakeHeaders(headers, None)), None);
+            let message = Fake::published(&[(DELAY, over)], None);
+            assert_eq!(read(&message, MAX), Ok(None), "{over:?}");
+            assert_eq!(super::over(&message), None);
         }
         let delayed = [(DELAY, Field::Int(5)), (DELAY, Field::Text("5"))];
         for header in delayed {
-            let headers: &'static [_] = Box::leak(Box::new([header]));
-            assert_eq!(super::over(&FakeHeaders(headers, None)), Some(-5));
+            assert_eq!(super::over(&Fake::published(&[header], None)), Some(-5));
         }
-        assert_eq!(
-            read(&FakeHeaders(&[(DELAY, Field::Int(5))], None), 0),
-            Ok(None)
-        );
+        assert_eq!(read(&Fake::published(&delayed[..1], None), 0), Ok(None));
     }
 
     #[test]
@@ -281,19 +249,17 @@ mod tests {
                 "header x-not-before is a table",
             ),
         ] {
-            let headers: &'static [_] = Box::leak(Box::new([(name, field)]));
-            let error = read(&FakeHeaders(headers, None), MAX).expect_err(why);
+            let error = read(&Fake::published(&[(name, field)], None), MAX).expect_err(why);
             assert!(error.starts_with(why), "{error}");
         }
     }
 
     #[test]
     fn a_time_that_is_too_far_away_is_known_by_the_clock() {
-        let start = read(
-            &FakeHeaders(&[(NOT_BEFORE, Field::Text("5000"))], None),
-            MAX,
-        );
-        let start = start.expect("it can be used").expect("it says so");
+        let far = Fake::published(&[(NOT_BEFORE, Field::Text("5000"))], None);
+        let start = read(&far, MAX)
+            .expect("it can be used")
+            .expect("it says so");
         assert_eq!(start.too_far(4_000_000, MAX), None);
         let why = start.too_far(3_999_999, MAX).expect("one more");
         assert!(why.starts_with("header x-not-before delays it by 1000001ms; "));

@@ -10,6 +10,7 @@ pub(in crate::job) struct Fake {
     headers: Vec<(&'static str, Field<'static>)>,
     body: &'static [u8],
     expiration_ms: Option<u64>,
+    published_ms: Option<u64>,
 }
 
 impl Default for Fake {
@@ -18,6 +19,7 @@ impl Default for Fake {
             headers: vec![("x-tenant", Field::Text("acme"))],
             body: b"",
             expiration_ms: None,
+            published_ms: Some(1_000),
         }
     }
 }
@@ -27,6 +29,16 @@ impl Fake {
         Self {
             headers: headers.to_vec(),
             ..Self::default()
+        }
+    }
+
+    pub(in crate::job) fn published(
+        headers: &[(&'static str, Field<'static>)],
+        published_ms: Option<u64>,
+    ) -> Self {
+        Self {
+            published_ms,
+            ..Self::of(headers)
         }
     }
 }
@@ -48,7 +60,7 @@ impl Envelope for Fake {
         self.expiration_ms
     }
     fn published_ms(&self) -> Option<u64> {
-        Some(1_000)
+        self.published_ms
     }
     fn body(&self) -> &[u8] {
         self.body
