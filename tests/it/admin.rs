@@ -128,27 +128,6 @@ async fn a_stopped_server_frees_its_port() {
     TcpListener::bind(listen).await.expect("nobody listens");
 }
 
-#[tokio::test]
-async fn a_taken_port_is_named() {
-    let other = TcpListener::bind(ANY_PORT.listen)
-        .await
-        .expect("a free port");
-    let admin = Admin {
-        listen: other.local_addr().expect("it is bound"),
-        token: None,
-        operator_token: None,
-    };
-    let Err(why) = serve(&admin, board(&Arc::default())).await else {
-        panic!("two listen on {}", admin.listen);
-    };
-    assert!(matches!(why, AdminError::Taken(_)));
-    let expected = format!(
-        "admin.listen: {} is in use; set another address, or 127.0.0.1:0 for any free port",
-        admin.listen
-    );
-    assert_eq!(why.to_string(), expected);
-}
-
 /// More clients than are served at once send nothing. They are dropped, and the next one gets its
 /// answer. (The test's time jumps whenever everything waits.)
 #[tokio::test(start_paused = true)]

@@ -72,15 +72,3 @@ fn a_killed_rabbitmq_comes_back_with_its_data_and_leaves_nothing_behind() {
     drop(rabbit);
     assert!(!folder.exists());
 }
-
-#[test]
-fn the_shared_servers_answer() {
-    assert_eq!(shared_redis().ctl(&["ping"]), "PONG");
-    assert!(shared_rabbit().ctl(&["list_vhosts"]).contains('/'));
-    assert!(shared_redis().url().starts_with("redis://127.0.0.1:"));
-    assert!(
-        shared_rabbit()
-            .url()
-            .starts_with("amqp://guest:guest@127.0.0.1:")
-    );
-}

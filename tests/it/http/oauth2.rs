@@ -290,26 +290,6 @@ async fn a_refused_token_is_renewed_at_once_unless_it_is_new() {
 }
 
 #[tokio::test]
-async fn nothing_shows_the_token_or_the_clients_secret() {
-    let api = Downstream::start(|request| {
-        let echo = String::from_utf8_lossy(request.header("authorization").unwrap_or_default());
-        (
-            answer("400 Bad Request", "", &format!("{echo}!")).into_bytes(),
-            AfterAnswer::Keep,
-        )
-    });
-    let (api, endpoint) = (api.await, Endpoint::start(3600).await);
-    let http = with_tokens(&api, &endpoint, LONG);
-    let shown = format!("{http:?}");
-    assert!(!shown.contains("hunter2"), "{shown}");
-    let handler = HttpHandler::new(&http, 4).expect("usable");
-    let Outcome::Reject { reason } = handler.handle(&job("1"), permit()).await else {
-        panic!("400 is no success");
-    };
-    assert_eq!(reason, "the API answered 400 Bad Request: Bearer ***!");
-}
-
-#[tokio::test]
 async fn tokens_are_fetched_over_tls_from_trusted_servers_only() {
     let (ours, theirs) = (TestCertificates::new(), TestCertificates::new());
     for (papers, is_trusted) in [(&ours, true), (&theirs, false)] {
