@@ -111,25 +111,6 @@ fn the_sample_names_every_key_and_its_default() {
 }
 
 #[test]
-fn the_document_has_a_row_for_every_key_and_no_other() {
-    let document = kit::sources::page("docs/CONFIGURATION.md");
-    let rows: Vec<Vec<&str>> = document
-        .lines()
-        .filter(|line| line.starts_with("| `"))
-        .map(|line| line.trim_matches('|').split('|').map(str::trim).collect())
-        .collect();
-    let documented: Vec<&str> = rows.iter().map(|row| row[0].trim_matches('`')).collect();
-    let known: Vec<&str> = KEYS.iter().map(|key| key.path).collect();
-    assert_eq!(documented, known, "same keys, same order");
-    for (row, key) in rows.iter().zip(KEYS.iter()) {
-        assert_eq!(row.len(), 4, "{}", key.path);
-        assert!(!row[1].is_empty() && !row[2].is_empty(), "{}", key.path);
-        let default = key.default.map_or("none".to_owned(), |d| format!("`{d}`"));
-        assert_eq!(row[3], default, "{}", key.path);
-    }
-}
-
-#[test]
 fn the_shown_configuration_is_equivalent() {
     let yaml = "
 amqp: {url: 'amqps://h/v', queue: 'a \"b\" \\ ü\u{200b}', queue-type: classic, prefetch: 7}

@@ -446,6 +446,16 @@ fn is_up_to_date(path: &str, text: &str) {
 fn the_page_matches_the_declaration_of_each_key() {
     let configuration = page("docs/CONFIGURATION.md");
     is_up_to_date("docs/CONFIGURATION.md", &with_tables(&configuration));
+    let configuration = page("docs/CONFIGURATION.md");
+    let rows: Vec<&str> = (configuration.lines())
+        .filter(|line| line.starts_with("| `"))
+        .collect();
+    let known: Vec<String> = KEYS.iter().map(row).collect();
+    assert_eq!(rows, known.concat().lines().collect::<Vec<_>>());
+    for row in rows {
+        let cells: Vec<&str> = row.trim_matches('|').split('|').map(str::trim).collect();
+        assert!(cells.len() == 4 && !cells.contains(&""), "{row}");
+    }
 }
 
 /// tests/it/cli/pages.rs checks that the command prints it.
