@@ -56,31 +56,19 @@ fn has_listed_fields(value: &Value, head: &str) {
     assert_eq!(fields.map(String::as_str).collect::<BTreeSet<_>>(), listed);
 }
 
-struct TwoWorkers {
-    bed: Bed,
-    yaml: String,
-    workers: Vec<Process>,
+pub struct TwoWorkers {
+    pub bed: Bed,
+    pub yaml: String,
+    pub workers: Vec<Process>,
     _api: Api,
 }
 
 impl TwoWorkers {
-    /// Starts two workers with a limit of one call per tenant and hour.
-    async fn start() -> Self {
-        let (bed, api) = (
-            Bed::on(shared_rabbit().url(), shared_redis().url()),
-            Api::start().await,
-        );
-        let Bed { name, amqp, redis } = &bed;
-        let yaml = format!(
-            "amqp: {{url: '{amqp}', queue: '{name}', prefetch: 500}}
-redis: {{url: '{redis}', prefix: '{name}'}}
-rate-limiter: {{max-requests: 1, window-size: 1h}}
-delay: {{max-delay: 5s}}
-dispatch: {{http: {{url: '{}'}}}}
-admin: {{listen: '127.0.0.1:0'}}
-",
-            api.url()
-        );
+    /// Starts two workers with a limit of one call per tenant and hour, and `more` sections.
+    pub async fn start(more: &str) -> Self {
+        let api = Api::start().await;
+        let bed = Bed::on(shared_rabbit().url(), shared_redis().url());
+        let yaml = bed.yaml("max-requests: 1, window-size: 1h", &api.url(), "") + more;
         let workers = (0..2).map(|_| PROGRAM.start(&yaml)).collect();
         Self {
             bed,
@@ -113,7 +101,7 @@ admin: {{listen: '127.0.0.1:0'}}
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_thousand_tenants_of_two_workers_are_shown_until_the_workers_end() {
-    let mut two = TwoWorkers::start().await;
+    let mut two = TwoWorkers::start("delay: {max-delay: 5s}\n").await;
     let all_ready = || {
         let shown = two.json(&["workers"]);
         let workers = shown["workers"].as_array().expect("a list");

@@ -25,6 +25,7 @@ use tokio::task::block_in_place;
 use crate::PROGRAM;
 use crate::cli::servers::{buried, client};
 use crate::cli::{CommandResult, sluicegate};
+use crate::fleet::TwoWorkers;
 
 /// A deadline that ends a hanging test. No step takes this long.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -174,28 +175,7 @@ impl Drop for Top {
     }
 }
 
-struct TwoWorkers {
-    bed: Bed,
-    yaml: String,
-    workers: Vec<Process>,
-    _api: Api,
-}
-
 impl TwoWorkers {
-    /// Starts two workers with a limit of one call per tenant and hour.
-    async fn start() -> Self {
-        let api = Api::start().await;
-        let bed = Bed::on(shared_rabbit().url(), shared_redis().url());
-        let yaml = bed.yaml("max-requests: 1, window-size: 1h", &api.url(), "");
-        let workers = (0..2).map(|_| PROGRAM.start(&yaml)).collect();
-        Self {
-            bed,
-            yaml,
-            workers,
-            _api: api,
-        }
-    }
-
     fn command(&self, args: &[&str]) -> CommandResult {
         block_in_place(|| sluicegate(&self.yaml, args).exited(0))
     }
@@ -253,7 +233,7 @@ async fn shadow_limits_report_hypothetical_denials() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_longest_waiting_tenant_is_found_paused_and_resumed() {
-    let two = TwoWorkers::start().await;
+    let two = TwoWorkers::start("").await;
     two.command(&["tenant", "pause", HOSTILE]);
     let all = jobs("many", 40)
         .chain(jobs("few", 2))
