@@ -12,31 +12,22 @@ use crate::cli::servers::yaml;
 use crate::cli::sluicegate;
 use crate::cli::steering::interrupted;
 
-/// Runs a scenario of 2 tenants with windows of 400 ms and more. The guard absorbs the pauses of a
-/// loaded machine; with a short one, permits expire and the run takes minutes. Returns its figures.
-fn demo(scenario: &str, jobs: &str) -> Value {
-    let args = [
-        "demo",
-        "--scenario",
-        scenario,
-        "--tenants",
-        "2",
-        "--jobs",
-        jobs,
-        "--limit",
-        "5",
-        "--window",
-        "400ms",
-        "--guard",
-        "150ms",
-        "--workers",
-        "1",
-        "--json",
-    ];
-    let done = sluicegate(&yaml(), &args);
+/// Runs a scenario of 2 tenants. Returns its figures.
+fn figures(scenario: &str, jobs: u32, [window, guard]: [&str; 2]) -> Value {
+    let args = format!(
+        "demo --scenario {scenario} --tenants 2 --jobs {jobs} --limit 5 --window {window} \
+         --guard {guard} --workers 1 --json"
+    );
+    let done = sluicegate(&yaml(), &args.split(' ').collect::<Vec<_>>());
     let figures = done.json();
     let holds = figures["holds"].as_bool().expect("a verdict");
-    let figures = done.exited(i32::from(!holds)).json();
+    done.exited(i32::from(!holds)).json()
+}
+
+/// Runs a scenario with windows of 400 ms and more. The guard absorbs the pauses of a loaded
+/// machine; with a short one, permits expire and the run takes minutes. Returns its figures.
+fn demo(scenario: &str, jobs: u32) -> Value {
+    let figures = figures(scenario, jobs, ["400ms", "150ms"]);
     assert_eq!(figures["never_lost"]["holds"], true, "{figures:#}");
     let p6 = &figures["throttling_is_not_failure"];
     assert_eq!(p6["holds"], true, "{figures:#}");
@@ -61,7 +52,7 @@ fn limits(figures: &Value) -> Vec<(&str, u64)> {
 
 #[test]
 fn several_limits() {
-    let figures = demo("limits", "60");
+    let figures = demo("limits", 60);
     let limits = limits(&figures);
     assert!(
         matches!(limits[..], [("short", 1..), ("middle", 6..), ("long", 6..)]),
@@ -71,7 +62,7 @@ fn several_limits() {
 
 #[test]
 fn calls_and_tokens() {
-    let figures = demo("costs", "100");
+    let figures = demo("costs", 100);
     let limits = limits(&figures);
     assert!(
         matches!(limits[..], [("calls", 1..), ("tokens", 5..)]),
@@ -87,7 +78,7 @@ fn calls_and_tokens() {
 
 #[test]
 fn throttling() {
-    let figures = demo("throttling", "30");
+    let figures = demo("throttling", 30);
     let p2 = &figures["never_exceeded"];
     // Every 12th call of a tenant.
     assert!(p2["closings"].as_u64() >= Some(4), "{p2}");
@@ -95,7 +86,7 @@ fn throttling() {
 
 #[test]
 fn results() {
-    let figures = demo("results", "30");
+    let figures = demo("results", 30);
     let p9 = &figures["answers_back"];
     assert_eq!(p9["holds"], true, "{p9}");
     assert_eq!(
@@ -107,28 +98,7 @@ fn results() {
 
 #[test]
 fn pipelines_beside_each_other() {
-    let args = [
-        "demo",
-        "--scenario",
-        "pipelines",
-        "--tenants",
-        "2",
-        "--jobs",
-        "20",
-        "--limit",
-        "5",
-        "--window",
-        "500ms",
-        "--guard",
-        "50ms",
-        "--workers",
-        "1",
-        "--json",
-    ];
-    let done = sluicegate(&yaml(), &args);
-    let figures = done.json();
-    let holds = figures["holds"].as_bool().expect("a verdict");
-    let figures = done.exited(i32::from(!holds)).json();
+    let figures = figures("pipelines", 20, ["500ms", "50ms"]);
     for (name, jobs) in [("steady", 40), ("flooded", 120), ("away", 40)] {
         let of = &figures["pipelines"][name];
         let p1 = &of["never_lost"];

@@ -9,8 +9,13 @@ use crate::cli::{CommandResult, sluicegate, sluicegate_in, sluicegate_with};
 
 const LIMITS: &str = "rate-limiter: {use-algo: sliding-window-algo, max-requests: 10, window-size: 1s, guard: 0ms}\n";
 
-fn simulate(args: &[&str]) -> CommandResult {
-    sluicegate(LIMITS, &[&["simulate"], args].concat())
+/// Returns the arguments in `text`, which blanks separate.
+fn words(text: &str) -> Vec<&str> {
+    text.split_whitespace().collect()
+}
+
+fn simulate(args: &str) -> CommandResult {
+    sluicegate(LIMITS, &words(&format!("simulate {args}")))
 }
 
 fn written(folder: &Path, name: &str, text: &str) {
@@ -19,36 +24,14 @@ fn written(folder: &Path, name: &str, text: &str) {
 
 #[test]
 fn the_same_seed_gives_the_same_output_byte_by_byte() {
-    let load = [
-        "--rate",
-        "poisson:30/s",
-        "--for",
-        "20s",
-        "--tenants",
-        "5",
-        "--skew",
-        "zipf",
-    ];
-    let api = [
-        "--api-latency",
-        "lognormal:20ms,0.5",
-        "--api-errors",
-        "2%",
-        "--api-throttles",
-        "1%",
-    ];
-    let args = |seed| {
-        [
-            &load[..],
-            &api,
-            &["--seed", seed, "--workers", "2", "--json"],
-        ]
-        .concat()
+    let of = |seed: u32| {
+        let load = "--rate poisson:30/s --for 20s --tenants 5 --skew zipf";
+        let api = "--api-latency lognormal:20ms,0.5 --api-errors 2% --api-throttles 1%";
+        simulate(&format!("{load} {api} --seed {seed} --workers 2 --json")).exited(0)
     };
-    let one = simulate(&args("7")).exited(0);
-    let two = simulate(&args("7")).exited(0);
+    let (one, two) = (of(7), of(7));
     assert_eq!(one.out, two.out);
-    assert_ne!(one.out, simulate(&args("8")).exited(0).out);
+    assert_ne!(one.out, of(8).out);
     let json = one.json();
     let figures = &json["configurations"][0];
     assert_eq!(figures["config"], "sluicegate.yaml");
@@ -82,11 +65,8 @@ fn several_configurations_are_compared_in_a_table_and_a_chart() {
         "new.yaml",
         &LIMITS.replace("max-requests: 10", "max-requests: 5"),
     );
-    let args = [
-        "simulate", "--config", "old.yaml", "--config", "new.yaml", "--burst", "100", "--svg",
-        "a.svg",
-    ];
-    let done = sluicegate_in(folder, &args, b"").exited(0);
+    let args = "simulate --config old.yaml --config new.yaml --burst 100 --svg a.svg";
+    let done = sluicegate_in(folder, &words(args), b"").exited(0);
     let lines: Vec<Vec<&str>> = done
         .out
         .lines()
@@ -126,18 +106,8 @@ fn adaptive_limits_have_a_row_of_learned_values() {
     let limits = LIMITS.replace("}", ", adaptive: {within: 20%..100%}}");
     written(folder, "learns.yaml", &limits);
     written(folder, "fixed.yaml", LIMITS);
-    let args = [
-        "simulate",
-        "--config",
-        "learns.yaml",
-        "--config",
-        "fixed.yaml",
-        "--burst",
-        "40",
-        "--api-limit",
-        "5/1s",
-    ];
-    let done = sluicegate_in(folder, &args, b"").exited(0);
+    let args = "simulate --config learns.yaml --config fixed.yaml --burst 40 --api-limit 5/1s";
+    let done = sluicegate_in(folder, &words(args), b"").exited(0);
     let learned = done
         .out
         .lines()
@@ -148,11 +118,8 @@ fn adaptive_limits_have_a_row_of_learned_values() {
     };
     let learns: u32 = learns.parse().expect("a number");
     assert!((2..10).contains(&learns) && fixed == "-", "{columns:?}");
-    let none = sluicegate_in(
-        folder,
-        &["simulate", "--config", "fixed.yaml", "--burst", "1"],
-        b"",
-    );
+    let none = words("simulate --config fixed.yaml --burst 1");
+    let none = sluicegate_in(folder, &none, b"");
     assert!(!none.exited(0).out.contains("learned"), "no limit learns");
 }
 
@@ -173,53 +140,39 @@ fn hostile_files_and_absurd_numbers_are_refused_with_a_message() {
     written(folder, "long.jsonl", &"x".repeat(1 << 20));
     written(folder, "empty.jsonl", "");
     std::fs::write(folder.join("binary.jsonl"), b"caf\xe9\n").expect("written");
-    for (args, words) in [
+    for (args, why) in [
+        ("--jobs typo.jsonl", "typo.jsonl: line 2: unknown key"),
+        ("--jobs typo.jsonl", "did you mean tenant?"),
+        ("--jobs long.jsonl", "line 1: it is longer than"),
+        ("--jobs empty.jsonl", "there are no jobs in it"),
+        ("--jobs binary.jsonl", "line 1: it is not UTF-8 text"),
+        ("--jobs gone.jsonl", "can't be read"),
+        ("--jobs typo.jsonl --rate 1/s", "cannot be used with"),
+        ("", "there are no jobs"),
+        ("--rate=-1/s", "it must be a rate of jobs"),
+        ("--rate NaN/s", "it must be a rate of jobs"),
+        ("--rate 1000/s --for 30d", "the maximum is 2000000"),
+        ("--burst 99999999999999", "the maximum is 2000000"),
+        ("--burst 1 --tenants 0", "--tenants is 0"),
+        ("--burst 1 --workers 1000000", "--workers is 1000000"),
+        ("--burst 1 --api-errors 101%", "from 0% to 100%"),
+        ("--burst 1 --api-errors 5", "write 5%"),
+        ("--rate poisson:0/s", "so no job would be published"),
+        ("--burst 1 --api-latency 30d", "at most 1h"),
+        ("--burst 1 --redis-latency 30d", "up to 1900ms"),
+        ("--burst 1 --api-limit 0/1s", "100/60s"),
+        ("--burst 1 --api-limiter shopfy", "did you mean shopify?"),
+        ("--burst 1 --cost uniform:5-1", "uniform:1-5"),
         (
-            &["--jobs", "typo.jsonl"][..],
-            "typo.jsonl: line 2: unknown key",
-        ),
-        (&["--jobs", "typo.jsonl"], "did you mean tenant?"),
-        (&["--jobs", "long.jsonl"], "line 1: it is longer than"),
-        (&["--jobs", "empty.jsonl"], "there are no jobs in it"),
-        (&["--jobs", "binary.jsonl"], "line 1: it is not UTF-8 text"),
-        (&["--jobs", "gone.jsonl"], "can't be read"),
-        (
-            &["--jobs", "typo.jsonl", "--rate", "1/s"],
-            "cannot be used with",
-        ),
-        (&[], "there are no jobs"),
-        (&["--rate=-1/s"], "it must be a rate of jobs"),
-        (&["--rate", "NaN/s"], "it must be a rate of jobs"),
-        (
-            &["--rate", "1000/s", "--for", "30d"],
-            "the maximum is 2000000",
-        ),
-        (&["--burst", "99999999999999"], "the maximum is 2000000"),
-        (&["--burst", "1", "--tenants", "0"], "--tenants is 0"),
-        (
-            &["--burst", "1", "--workers", "1000000"],
-            "--workers is 1000000",
-        ),
-        (&["--burst", "1", "--api-errors", "101%"], "from 0% to 100%"),
-        (&["--burst", "1", "--api-errors", "5"], "write 5%"),
-        (&["--rate", "poisson:0/s"], "so no job would be published"),
-        (&["--burst", "1", "--api-latency", "30d"], "at most 1h"),
-        (&["--burst", "1", "--redis-latency", "30d"], "up to 1900ms"),
-        (&["--burst", "1", "--api-limit", "0/1s"], "100/60s"),
-        (
-            &["--burst", "1", "--api-limiter", "shopfy"],
-            "did you mean shopify?",
-        ),
-        (&["--burst", "1", "--cost", "uniform:5-1"], "uniform:1-5"),
-        (
-            &["--burst", "1", "--api-latency", "lognormal:1s,99"],
+            "--burst 1 --api-latency lognormal:1s,99",
             "lognormal:80ms,0.5",
         ),
-        (&["--burst", "1", "--config", "gone.yaml"], "gone.yaml"),
+        ("--burst 1 --config gone.yaml", "gone.yaml"),
     ] {
-        let done = sluicegate_in(folder, &[&["simulate"], args].concat(), b"").exited(2);
+        let args = format!("simulate {args}");
+        let done = sluicegate_in(folder, &words(&args), b"").exited(2);
         assert!(
-            done.err.contains(words) && done.out.is_empty(),
+            done.err.contains(why) && done.out.is_empty(),
             "{args:?}: {done:?}"
         );
     }
@@ -232,9 +185,7 @@ fn the_limits_of_a_known_api_are_played() {
     let config = "rate-limiter: {max-requests: 1000, window-size: 1s}\n\
         dispatch: {http: {url: 'http://h/', api: shopify}}";
     std::fs::write(folder.path().join("a.yaml"), config).expect("written");
-    let args = "simulate --config a.yaml --burst 60 --api-limiter";
-    let mut args: Vec<&str> = args.split(' ').collect();
-    args.extend(["shopify", "--json"]);
+    let args = words("simulate --config a.yaml --burst 60 --api-limiter shopify --json");
     let figures = sluicegate_in(folder.path(), &args, b"").exited(0).json();
     let figures = &figures["configurations"][0];
     assert_eq!(
@@ -248,48 +199,42 @@ fn the_limits_of_a_known_api_are_played() {
 
 #[test]
 fn a_run_without_progress_ends_with_the_reason() {
-    for (args, words) in [
-        (["--api-errors", "100%"], "the API failed 100.0 % of"),
+    for (args, why) in [
+        ("5 --api-errors 100%", "the API failed 100.0 % of"),
         (
-            ["--api-throttles", "100%"],
+            "5 --api-throttles 100%",
             "the API answered 429 to 100.0 % of",
         ),
         (
-            ["--api-latency", "1h"],
+            "5 --api-latency 1h",
             "the API did not answer in time for 100.0 % of",
         ),
-        (["--within", "1s"], "1 jobs were not done by"),
+        ("1@2s --within 1s", "1 jobs were not done by"),
     ] {
-        let load: &[&str] = match args[0] {
-            "--within" => &["--burst", "1@2s"],
-            _ => &["--burst", "5"],
-        };
-        let done = simulate(&[load, &args].concat()).exited(0);
+        let done = simulate(&format!("--burst {args}")).exited(0);
         let last = done.out.lines().last().expect("a line");
         assert!(
-            last.starts_with("sluicegate.yaml: ") && last.contains(words),
+            last.starts_with("sluicegate.yaml: ") && last.contains(why),
             "{args:?}: {}",
             done.out
         );
     }
-    let json = simulate(&["--burst", "5", "--api-errors", "100%", "--json"]).exited(0);
+    let json = simulate("--burst 5 --api-errors 100% --json").exited(0);
     let figures = &json.json()["configurations"][0];
     assert_eq!(
         (&figures["unfinished"], &figures["left"]["why"]),
         (&5.into(), &"still".into())
     );
     // Redis may be far away: a worker knows the measured latency.
-    let far = ["--burst", "5", "--redis-latency", "400ms", "--json"];
-    let figures = &simulate(&far).exited(0).json()["configurations"][0];
+    let far = "--burst 5 --redis-latency 400ms --json";
+    let figures = &simulate(far).exited(0).json()["configurations"][0];
     assert_eq!(figures["unfinished"], 0, "{figures}");
     // Jobs that still wait at the end have waited until then.
-    let some = simulate(&["--burst", "500", "--within", "10s"])
-        .exited(0)
-        .out;
+    let some = simulate("--burst 500 --within 10s").exited(0).out;
     assert!(some.contains("≥ 10.0 s"), "{some}");
     // Jobs that will have a turn are not given up.
-    let args = ["--burst", "2", "--api-limit", "1/3h", "--json"];
-    let figures = &simulate(&args).exited(0).json()["configurations"][0];
+    let args = "--burst 2 --api-limit 1/3h --json";
+    let figures = &simulate(args).exited(0).json()["configurations"][0];
     assert_eq!(figures["unfinished"], 0, "{figures}");
     // A wait ends with the first call, and the job with its last.
     assert_eq!(figures["waits"]["max"], 0.0, "{figures}");
@@ -309,27 +254,27 @@ fn a_chart_overwrites_only_charts() {
     written(folder, "notes.txt", "mine\n");
     written(folder, "empty.svg", "");
     std::os::unix::fs::symlink("jobs.jsonl", folder.join("link.svg")).expect("a link");
-    let run = |more: &[&str]| {
-        let args = ["simulate", "--jobs", "jobs.jsonl", "--svg"];
-        sluicegate_in(folder, &[&args[..], more].concat(), b"")
+    let run = |more: &str| {
+        let args = format!("simulate --jobs jobs.jsonl --svg {more}");
+        sluicegate_in(folder, &words(&args), b"")
     };
-    for (args, words) in [
-        (&["sluicegate.yaml"][..], "is the input file"),
-        (&["./sluicegate.yaml", "--force"], "is the input file"),
-        (&["jobs.jsonl", "--force"], "is the input file"),
-        (&["link.svg", "--force"], "is the input file jobs.jsonl"),
+    for (args, why) in [
+        ("sluicegate.yaml", "is the input file"),
+        ("./sluicegate.yaml --force", "is the input file"),
+        ("jobs.jsonl --force", "is the input file"),
+        ("link.svg --force", "is the input file jobs.jsonl"),
         (
-            &["other.yaml", "--config", "other.yaml", "--force"],
+            "other.yaml --config other.yaml --force",
             "is the input file",
         ),
-        (&["notes.txt"], "is not an SVG"),
-        (&["."], "is a folder"),
-        (&["gone/a.svg"], "there is no folder gone"),
-        (&["-"], "standard output is used for the figures"),
+        ("notes.txt", "is not an SVG"),
+        (".", "is a folder"),
+        ("gone/a.svg", "there is no folder gone"),
+        ("-", "standard output is used for the figures"),
     ] {
         let done = run(args).exited(2);
         assert!(
-            done.err.contains(words) && done.out.is_empty(),
+            done.err.contains(why) && done.out.is_empty(),
             "{args:?}: {done:?}"
         );
     }
@@ -339,10 +284,10 @@ fn a_chart_overwrites_only_charts() {
         (LIMITS, "mine\n")
     );
     for name in ["new.svg", "new.svg", "empty.svg"] {
-        run(&[name]).exited(0);
+        run(name).exited(0);
         assert!(text(name).starts_with("<svg "), "{name}");
     }
-    run(&["notes.txt", "--force"]).exited(0);
+    run("notes.txt --force").exited(0);
     assert!(text("notes.txt").starts_with("<svg "));
 }
 
@@ -463,15 +408,15 @@ fn the_pipeline_comes_from_the_case_or_the_command_line() {
     let both = format!("pipelines:\n{}{}", one("ten", 10), one("five", 5));
     written(folder, "sluicegate.yaml", &both);
     written(folder, "ten.yaml", CASES);
-    let run = |args: &[&str]| sluicegate_in(folder, &[&["test", "ten.yaml"], args].concat(), b"");
-    let neither = run(&[]).exited(2);
+    let run = |args: &str| sluicegate_in(folder, &words(&format!("test ten.yaml {args}")), b"");
+    let neither = run("").exited(2);
     assert!(
         neither.err.contains("or with `pipeline: NAME` in the case"),
         "{neither:?}"
     );
-    run(&["--pipeline", "ten"]).exited(0);
-    run(&["--pipeline", "five"]).exited(1);
+    run("--pipeline ten").exited(0);
+    run("--pipeline five").exited(1);
     let case = CASES.replace("    jobs:", "    pipeline: five\n    jobs:");
     written(folder, "ten.yaml", &case);
-    run(&["--pipeline", "ten"]).exited(1);
+    run("--pipeline ten").exited(1);
 }
