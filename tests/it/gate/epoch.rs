@@ -6,13 +6,15 @@ use std::time::{Duration, Instant};
 
 use gate::redis::RedisGate;
 use gate::{EarlierStarts, Gate, GateError, TenantAsk};
+use kit::PATIENCE;
 use kit::gate::{FRESH, LONG, LimitedGate, clocked, decided, gate_at, limit, started, tenant};
 use kit::proxy::{Proxy, Transfers, server_of};
 use kit::redis_topologies::{port, replicated};
 use kit::servers::{Redis, unique};
 use rules::limit::{Algorithm, Limits};
 
-use crate::gate::starts::{GUARD, Jobs, MAX, PATIENCE, Starts, TIMEOUT, WINDOW, short};
+use crate::gate::shards::Fleet;
+use crate::gate::starts::{GUARD, MAX, TIMEOUT, WINDOW, short};
 
 fn watching(url: &str, prefix: &str, limits: &Limits) -> LimitedGate<RedisGate> {
     let gate = gate_at(url, prefix);
@@ -20,95 +22,21 @@ fn watching(url: &str, prefix: &str, limits: &Limits) -> LimitedGate<RedisGate> 
     LimitedGate::new(gate.watching(memory), limits.clone())
 }
 
-/// Two workers on one Redis, and all their starts.
-struct Fleet {
-    gates: Vec<LimitedGate<RedisGate>>,
-    /// The jobs of each worker.
-    jobs: Vec<Jobs>,
-    starts: Starts,
-    /// Jobs that may have been charged without a start, since their answer did not count.
-    unused: u64,
-    /// The answers that reported a possible data loss.
-    colds: Vec<(Duration, String)>,
+/// Two workers on one Redis with one tenant. They don't ping.
+async fn workers_on(url: &str, limits: &Limits) -> Fleet {
+    let prefix = unique("epoch");
+    let gates = (0..2).map(|_| watching(url, &prefix, limits)).collect();
+    Fleet::over(gates, prefix, vec!["t".to_owned()], false).await
 }
 
-impl Fleet {
-    async fn new(url: &str, limits: &Limits) -> Self {
-        let prefix = unique("epoch");
-        let gates: Vec<_> = (0..2).map(|_| watching(url, &prefix, limits)).collect();
-        for (gate, start) in gates
-            .iter()
-            .zip([EarlierStarts::Idle, EarlierStarts::Unknown])
-        {
-            gate.begin(start).await.expect("a first start is no loss");
-        }
-        Self {
-            jobs: gates.iter().map(|_| Jobs::new()).collect(),
-            gates,
-            starts: Starts::default(),
-            unused: 0,
-            colds: Vec::new(),
-        }
-    }
-
-    /// Lets each worker ask for its jobs and start the admitted ones.
-    async fn round(&mut self) {
-        for (gate, jobs) in self.gates.iter().zip(&mut self.jobs) {
-            let question = gate.question("t", 100, &jobs.0);
-            let replies = gate.ask(&[question]).await;
-            match replies.and_then(|mut replies| replies.remove(0)) {
-                Ok(reply) => self.starts.add(reply.now_ms, jobs.take(&reply.answers)),
-                Err(GateError::Cold { wait, why }) => {
-                    self.unused += MAX as u64;
-                    if self.colds.last().is_none_or(|(_, last)| *last != why) {
-                        self.colds.push((wait, why));
-                    }
-                }
-                Err(_) => self.unused += MAX as u64,
-            }
-        }
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
-
-    /// Continues until the starts are as `is_reached`.
-    async fn run_until(&mut self, is_reached: impl Fn(&Starts) -> bool) {
-        let started = Instant::now();
-        while !is_reached(&self.starts) {
-            assert!(
-                started.elapsed() < PATIENCE,
-                "it stays at {:?}: {:?}",
-                self.starts,
-                self.colds.last()
-            );
-            self.round().await;
-        }
-    }
-
-    /// Continues until `count` more have started.
-    async fn run(&mut self, count: usize) {
-        let wanted = self.starts.len() + count;
-        self.run_until(|starts| starts.len() >= wanted).await;
-    }
-
-    /// Continues until some windows from now on are over and the whole limit was used again, and
-    /// checks that it was never exceeded.
-    async fn uses_the_whole_limit(&mut self) {
-        let before = self.starts.clone();
-        self.run(2 * MAX).await;
-        self.run_until(|starts| starts.since(&before).fullest() >= MAX)
-            .await;
-        assert_eq!(self.starts.fullest(), MAX, "{:?}", self.starts);
-    }
-
-    fn assert_cold(&self, why: &str) {
-        let span = Duration::from_millis(self.gates[0].limits.memory_ms() + 100);
-        assert!(
-            self.colds.iter().any(|(_, reason)| reason.contains(why)),
-            "{:?}",
-            self.colds
-        );
-        assert!(self.colds.iter().all(|(wait, _)| *wait <= span));
-    }
+fn assert_cold(fleet: &Fleet, why: &str) {
+    let span = Duration::from_millis(fleet.gates[0].limits.memory_ms() + 100);
+    let colds = &fleet.flows[0].colds;
+    assert!(
+        colds.iter().any(|(_, reason)| reason.contains(why)),
+        "{colds:?}"
+    );
+    assert!(colds.iter().all(|(wait, _)| *wait <= span), "{colds:?}");
 }
 
 #[tokio::test]
@@ -150,7 +78,7 @@ async fn a_first_start_is_no_loss_and_an_empty_redis_may_be_one() {
 async fn an_emptied_redis_admits_nothing_for_a_window() {
     let redis = Redis::start();
     for restart in [false, true] {
-        let mut fleet = Fleet::new(redis.url(), &short()).await;
+        let mut fleet = workers_on(redis.url(), &short()).await;
         fleet.run(MAX + 1).await;
         if restart {
             redis.restart_empty();
@@ -158,7 +86,7 @@ async fn an_emptied_redis_admits_nothing_for_a_window() {
             redis.ctl(&["flushall"]);
         }
         fleet.uses_the_whole_limit().await;
-        fleet.assert_cold("emptied while workers ran");
+        assert_cold(&fleet, "emptied while workers ran");
     }
 }
 
@@ -166,7 +94,7 @@ async fn an_emptied_redis_admits_nothing_for_a_window() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_long_window_stops_only_its_own_tenants() {
     let redis = Redis::start();
-    let mut fleet = Fleet::new(redis.url(), &short()).await;
+    let mut fleet = workers_on(redis.url(), &short()).await;
     let day: Limits = limit(Algorithm::SlidingWindow, 2, LONG).into();
     let question = |gate: &LimitedGate<RedisGate>| TenantAsk {
         limits: day.clone(),
@@ -179,7 +107,7 @@ async fn a_long_window_stops_only_its_own_tenants() {
     redis.ctl(&["flushall"]);
     // Far less than a day.
     fleet.uses_the_whole_limit().await;
-    fleet.assert_cold("emptied while workers ran");
+    assert_cold(&fleet, "emptied while workers ran");
     for gate in &fleet.gates {
         // The question is in one batch with a question about a job that may start.
         let batch = [question(gate), gate.question("other", 1, &[FRESH])];
@@ -199,15 +127,20 @@ async fn a_long_window_stops_only_its_own_tenants() {
 async fn a_restart_with_all_data_is_no_loss() {
     let redis = Redis::start_with(&["appendfsync always"]);
     let limits: Limits = limit(Algorithm::SlidingWindow, 1000, LONG).into();
-    let mut fleet = Fleet::new(redis.url(), &limits).await;
+    let mut fleet = workers_on(redis.url(), &limits).await;
     fleet.run(8).await;
     redis.restart();
     fleet.run(8).await;
-    assert!(fleet.colds.iter().all(|(_, why)| !why.contains("lost")));
+    assert!(
+        fleet.flows[0]
+            .colds
+            .iter()
+            .all(|(_, why)| !why.contains("lost"))
+    );
     // Decisions that did not count are still charged. Nothing else is.
     let shown = fleet.gates[0].inspect(&tenant("t")).await;
     let count = shown.expect("it answers").limits[0].count;
-    let (starts, unused) = (fleet.starts.len() as u64, fleet.unused);
+    let (starts, unused) = (fleet.flows[0].starts.len() as u64, fleet.flows[0].unused);
     assert!(
         (starts..=starts + unused).contains(&count),
         "{count} of {starts} and {unused}"
@@ -219,7 +152,7 @@ async fn an_older_snapshot_is_a_loss() {
     let redis = Redis::start_with(&["appendonly no"]);
     let started = Instant::now();
     loop {
-        let mut fleet = Fleet::new(redis.url(), &short()).await;
+        let mut fleet = workers_on(redis.url(), &short()).await;
         fleet.run(1).await;
         redis.ctl(&["save"]);
         fleet.run(2 * MAX).await;
@@ -227,8 +160,8 @@ async fn an_older_snapshot_is_a_loss() {
         fleet.uses_the_whole_limit().await;
         // If the restart took longer than a window, no lost start counts any more.
         let is_lost = |(_, why): &(Duration, String)| why.contains("lost its last writes");
-        if fleet.colds.iter().any(is_lost) || started.elapsed() >= PATIENCE {
-            return fleet.assert_cold("lost its last writes");
+        if fleet.flows[0].colds.iter().any(is_lost) || started.elapsed() >= PATIENCE {
+            return assert_cold(&fleet, "lost its last writes");
         }
     }
 }
@@ -237,16 +170,16 @@ async fn an_older_snapshot_is_a_loss() {
 async fn a_worker_that_cannot_vouch_delays_the_others_by_at_most_a_window() {
     let redis = Redis::start();
     let limits: Limits = limit(Algorithm::SlidingWindow, 1000, 20_000).into();
-    let mut fleet = Fleet::new(redis.url(), &limits).await;
+    let mut fleet = workers_on(redis.url(), &limits).await;
     fleet.run(8).await;
     drop(fleet.gates.pop());
     redis.restart();
     fleet.run(2).await;
-    fleet.assert_cold("not all workers have confirmed");
+    assert_cold(&fleet, "not all workers have confirmed");
 
     // A worker that ended gracefully delays no other.
     let limits: Limits = limit(Algorithm::SlidingWindow, 1000, LONG).into();
-    let mut fleet = Fleet::new(redis.url(), &limits).await;
+    let mut fleet = workers_on(redis.url(), &limits).await;
     fleet.run(8).await;
     let ended = fleet.gates.pop().expect("there are two");
     ended.leave().await.expect("Redis answers");
@@ -258,16 +191,16 @@ async fn a_worker_that_cannot_vouch_delays_the_others_by_at_most_a_window() {
 async fn a_lost_script_cache_is_no_loss() {
     let redis = Redis::start();
     let limits: Limits = limit(Algorithm::TokenBucket, 1000, LONG).into();
-    let mut fleet = Fleet::new(redis.url(), &limits).await;
+    let mut fleet = workers_on(redis.url(), &limits).await;
     for _ in 0..5 {
         redis.ctl(&["script", "flush"]);
-        let (before, asked) = (fleet.starts.len(), Instant::now());
+        let (before, asked) = (fleet.flows[0].starts.len(), Instant::now());
         fleet.round().await;
         // Only an answer that took longer than the timeout does not count.
         let is_late = asked.elapsed() >= TIMEOUT;
-        assert!(fleet.starts.len() == before + 2 * MAX || is_late);
+        assert!(fleet.flows[0].starts.len() == before + 2 * MAX || is_late);
     }
-    assert!(fleet.colds.is_empty());
+    assert!(fleet.flows[0].colds.is_empty());
 }
 
 /// Starts a replica that has all of the primary's data.
@@ -287,21 +220,26 @@ async fn replica_of(primary: &Redis) -> Redis {
 async fn a_promoted_replica_that_lags_is_a_loss_and_a_complete_one_is_none() {
     let primary = Redis::start_with(&["repl-diskless-sync-delay 0"]);
     let (proxy, url) = Proxy::before(primary.url(), Transfers::OPEN, 0).await;
-    let mut fleet = Fleet::new(&url, &short()).await;
+    let mut fleet = workers_on(&url, &short()).await;
     fleet.run(1).await;
     let replica = replica_of(&primary).await;
     // The beginning of a replication is not a loss.
     fleet.run(1).await;
-    assert!(fleet.colds.iter().all(|(_, why)| why.contains("changed")));
+    assert!(
+        fleet.flows[0]
+            .colds
+            .iter()
+            .all(|(_, why)| why.contains("changed"))
+    );
     replica.ctl(&["replicaof", "no", "one"]);
     fleet.run(2 * MAX).await;
     proxy.lead_to(server_of(replica.url()));
     primary.kill();
     fleet.uses_the_whole_limit().await;
-    fleet.assert_cold("lost its last writes");
+    assert_cold(&fleet, "lost its last writes");
 
     let limits: Limits = limit(Algorithm::SlidingWindow, 1000, LONG).into();
-    let mut fleet = Fleet::new(&url, &limits).await;
+    let mut fleet = workers_on(&url, &limits).await;
     fleet.run(4).await;
     let second = replica_of(&replica).await;
     fleet.run(4).await;
@@ -310,22 +248,27 @@ async fn a_promoted_replica_that_lags_is_a_loss_and_a_complete_one_is_none() {
     replica.kill();
     second.ctl(&["replicaof", "no", "one"]);
     fleet.run(4).await;
-    assert!(fleet.colds.iter().all(|(_, why)| !why.contains("lost")));
+    assert!(
+        fleet.flows[0]
+            .colds
+            .iter()
+            .all(|(_, why)| !why.contains("lost"))
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_full_redis_admits_nothing_until_there_is_room() {
     let redis = Redis::start();
-    let mut fleet = Fleet::new(redis.url(), &short()).await;
+    let mut fleet = workers_on(redis.url(), &short()).await;
     fleet.run(MAX).await;
     redis.ctl(&["config", "set", "maxmemory", "1"]);
-    let before = fleet.starts.len();
+    let before = fleet.flows[0].starts.len();
     let started = Instant::now();
     // Long enough for scripts that begin with a deletion, which Redis lets continue.
     while started.elapsed() < WINDOW + GUARD {
         fleet.round().await;
     }
-    assert_eq!(fleet.starts.len(), before);
+    assert_eq!(fleet.flows[0].starts.len(), before);
     match fleet.gates[0].ping().await {
         Err(GateError::Refused(why)) => {
             assert!(why.contains("OOM") && why.contains("maxmemory"), "{why}")
@@ -334,7 +277,7 @@ async fn a_full_redis_admits_nothing_until_there_is_room() {
     }
     redis.ctl(&["config", "set", "maxmemory", "0"]);
     fleet.uses_the_whole_limit().await;
-    assert!(fleet.colds.is_empty());
+    assert!(fleet.flows[0].colds.is_empty());
 }
 
 /// Leaves no memory for keys that expire: all but the epochs.
@@ -351,7 +294,7 @@ fn evict_all(redis: &Redis) {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_redis_that_evicts_admits_nothing_for_a_window() {
     let redis = Redis::start_with(&["maxmemory 1gb", "maxmemory-policy volatile-ttl"]);
-    let mut fleet = Fleet::new(redis.url(), &short()).await;
+    let mut fleet = workers_on(redis.url(), &short()).await;
     for (restart, why) in [(false, "it evicted keys"), (true, "may have evicted keys")] {
         fleet.run(MAX).await;
         evict_all(&redis);
@@ -361,7 +304,7 @@ async fn a_redis_that_evicts_admits_nothing_for_a_window() {
             redis.restart();
         }
         fleet.uses_the_whole_limit().await;
-        fleet.assert_cold(why);
+        assert_cold(&fleet, why);
     }
 }
 
@@ -370,11 +313,11 @@ async fn a_redis_that_evicts_admits_nothing_for_a_window() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_heartbeat_notices_evictions_by_a_policy_that_was_set_while_workers_run() {
     let redis = Redis::start();
-    let mut fleet = Fleet::new(redis.url(), &short()).await;
+    let mut fleet = workers_on(redis.url(), &short()).await;
     let endless: Limits = limit(Algorithm::SlidingWindow, 1000, LONG).into();
     for _ in 0..2 {
         // Its recovery wait lasts until each worker was asked, however slow the machine is.
-        let mut waiting = Fleet::new(redis.url(), &endless).await;
+        let mut waiting = workers_on(redis.url(), &endless).await;
         waiting.run(MAX).await;
         fleet.run(MAX).await;
         redis.ctl(&["config", "set", "maxmemory-policy", "volatile-lru"]);

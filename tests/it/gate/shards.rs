@@ -8,13 +8,14 @@ use gate::fleet::AGREED_FOR_MS;
 use gate::fleet::registry::{NamedPolicy, Registry, read_policies};
 use gate::redis::RedisGate;
 use gate::{EarlierStarts, Gate, GateError};
+use kit::PATIENCE;
 use kit::gate::{FRESH, LONG, LimitedGate, asking, limit, started};
 use kit::redis_topologies::{RedisCluster, address, replicated, shared_cluster, until};
 use kit::servers::{Redis, unique};
 use rules::limit::{Algorithm, Limits};
 use rules::policy::Policy;
 
-use crate::gate::starts::{Jobs, MAX, PATIENCE, Starts, short};
+use crate::gate::starts::{Jobs, MAX, Starts, short};
 use crate::gate::topology::{configured, tenants_of};
 
 /// Returns a limit above any test's demand.
@@ -35,18 +36,22 @@ pub struct Flow {
     id: String,
     /// The jobs of each worker.
     jobs: Vec<Jobs>,
-    starts: Starts,
-    /// The reasons for undecided questions, each once.
-    colds: Vec<String>,
+    pub starts: Starts,
+    /// The answers that reported a possible data loss.
+    pub colds: Vec<(Duration, String)>,
+    /// Jobs that may have been charged without a start, since their answer did not count.
+    pub unused: u64,
     /// The last error of any other kind.
     error: Option<GateError>,
 }
 
-/// Two workers on one cluster, with a tenant on each primary.
+/// Two workers, with a tenant on each primary.
 pub struct Fleet {
     pub prefix: String,
     pub gates: Vec<LimitedGate<RedisGate>>,
-    flows: Vec<Flow>,
+    pub flows: Vec<Flow>,
+    /// Whether workers ping after each question, and no server may refuse anything.
+    pings: bool,
 }
 
 impl Fleet {
@@ -63,7 +68,17 @@ impl Fleet {
         ids: Vec<String>,
         limits: &Limits,
     ) -> Self {
-        let gates: Vec<_> = (0..2).map(|_| watching(cluster, &prefix, limits)).collect();
+        let gates = (0..2).map(|_| watching(cluster, &prefix, limits)).collect();
+        Self::over(gates, prefix, ids, true).await
+    }
+
+    /// Creates a fleet with these gates.
+    pub async fn over(
+        gates: Vec<LimitedGate<RedisGate>>,
+        prefix: String,
+        ids: Vec<String>,
+        pings: bool,
+    ) -> Self {
         for (gate, start) in gates
             .iter()
             .zip([EarlierStarts::Idle, EarlierStarts::Unknown])
@@ -75,12 +90,14 @@ impl Fleet {
             jobs: (0..2).map(|_| Jobs::new()).collect(),
             starts: Starts::default(),
             colds: Vec::new(),
+            unused: 0,
             error: None,
         };
         Self {
             prefix,
             gates,
             flows: ids.into_iter().map(flow).collect(),
+            pings,
         }
     }
 
@@ -100,15 +117,23 @@ impl Fleet {
                         let count = flow.jobs[worker].take(&reply.answers);
                         flow.starts.add(reply.now_ms, count);
                     }
-                    Err(GateError::Cold { why, .. }) if !flow.colds.contains(&why) => {
-                        flow.colds.push(why);
+                    Err(GateError::Cold { wait, why }) => {
+                        flow.unused += MAX as u64;
+                        if flow.colds.last().is_none_or(|(_, last)| *last != why) {
+                            flow.colds.push((wait, why));
+                        }
                     }
-                    Err(GateError::Refused(why)) => panic!("{why}"),
-                    Err(why) => flow.error = Some(why),
+                    Err(GateError::Refused(why)) if self.pings => panic!("{why}"),
+                    Err(why) => {
+                        flow.unused += MAX as u64;
+                        flow.error = Some(why);
+                    }
                 }
             }
             // Workers do this every 2 s.
-            if let Err(GateError::Refused(why)) = gate.ping().await {
+            if self.pings
+                && let Err(GateError::Refused(why)) = gate.ping().await
+            {
                 panic!("{why}");
             }
         }
@@ -163,7 +188,7 @@ impl Fleet {
 
     /// Returns the reasons why nothing started, without those of mere looks.
     pub fn losses(&self, flow: usize) -> Vec<&str> {
-        let colds = self.flows[flow].colds.iter().map(String::as_str);
+        let colds = self.flows[flow].colds.iter().map(|(_, why)| why.as_str());
         let loss = |why: &&str| !why.contains("changed during") && !why.contains("moving");
         colds.filter(loss).collect()
     }
