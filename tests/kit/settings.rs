@@ -9,7 +9,9 @@ use rules::broker::holding::Holding;
 use rules::delays::{DelayLevels, QueueNames};
 use rules::failures::retry::RetryPolicy;
 use rules::job::{Fields, TenantField, ValueField};
-use rules::limit::{Algorithm, Limit};
+use rules::limit::Algorithm;
+
+use crate::gate::guarded_limit;
 
 /// Returns the default settings for calls of `url`, which may be invalid.
 pub fn http(url: impl Into<String>) -> Http {
@@ -24,16 +26,10 @@ pub fn http(url: impl Into<String>) -> Http {
 /// Returns settings of a scheduler whose limits admit everything, for `jobs` concurrent calls.
 pub fn open(jobs: usize) -> EngineSettings {
     let second = Duration::from_secs(1);
-    let limit = Limit::new(
-        "default",
-        Algorithm::SlidingWindow,
-        1000,
-        second,
-        second / 20,
-    );
+    let limit = guarded_limit("default", Algorithm::SlidingWindow, (1000, 1000, 50));
     let levels = DelayLevels::new(300 * second);
     EngineSettings {
-        policy: limit.expect("a limit").into(),
+        policy: limit.into(),
         fields: Fields {
             tenant: TenantField::Header("x-tenant".into()),
             cost: ValueField::Header("x-cost".into()),

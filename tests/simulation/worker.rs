@@ -9,9 +9,8 @@ use broker::Broker;
 use engine::EngineEnd;
 use engine::action::{EngineSettings, LiveSettings};
 use engine::scheduler::Scheduler;
-use rules::broker::holding::Holding;
 use rules::delays::DelayLevels;
-use rules::job::{Fields, TenantField, ValueField};
+use rules::job::Fields;
 use simulator::environment;
 use telemetry::metrics::Metrics;
 use tokio::sync::mpsc;
@@ -31,32 +30,26 @@ use super::world::{Life, World};
 const MAX_POLLS: u32 = 1000;
 
 fn settings(plan: &Plan, broker: &SimBroker) -> EngineSettings {
+    let open = kit::settings::open(plan.concurrency);
     EngineSettings {
         policy: mixed::policy(&plan.limits, plan.others.as_ref()),
         fields: Fields {
-            tenant: TenantField::Header("x-tenant".into()),
-            cost: ValueField::Header("x-cost".into()),
-            deadline: None,
-            max_delayed_start_ms: 30 * 86_400_000,
             dedupe_for_ms: plan.dedupe_for_ms,
-            priorities: Default::default(),
-            call: Default::default(),
+            ..open.fields
         },
         live: LiveSettings {
-            concurrency: plan.concurrency,
             max_in_memory: plan.hold,
             retry: plan.retry,
             breaker: plan.away.rule,
             max_throttle: plan.max_throttle,
-            guard_budget: 0.01,
+            ..open.live
         },
         prefetch: usize::from(plan.prefetch),
         names: broker.0.broker.names(),
         levels: DelayLevels::new(plan.max_delay),
         throttle_scope: plan.throttle_scope,
-        answers_stop_all: false,
         results: results::settings(plan.seed),
-        holding: Holding::new(Duration::from_secs(1_800), Duration::from_secs(10)),
+        ..open
     }
 }
 

@@ -1030,19 +1030,15 @@ fn settings_change_while_jobs_run() {
     let mut desk = Desk::new(1);
     let key = desk.start_one();
     assert!(desk.deliver(DeliverySource::Fresh, &["b"]).asked.is_empty());
+    let open = kit::settings::open(2).live;
+    let retry_policy = RetryPolicy {
+        max_attempts: 1,
+        ..open.retry
+    };
     desk.scheduler.change(LiveSettings {
-        concurrency: 2,
-        max_in_memory: MS * 500,
-        retry: RetryPolicy {
-            max_attempts: 1,
-            initial_interval: MS,
-            max_interval: MS,
-            give_up_after: Duration::from_secs(7 * 86_400),
-            max_crashes: 5,
-        },
-        breaker: None,
+        retry: retry_policy,
         max_throttle: MS,
-        guard_budget: 0.01,
+        ..open
     });
     let asked = desk.step(MS * 5).asked;
     assert_eq!((asked.len(), asked[0].budget), (1, 1), "a permit more");
