@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use admin::{AdminError, PipelineState, PipelineStates, serve};
+use admin::{PipelineState, PipelineStates, serve};
 use config::{Admin, Secret};
 use gate::Primaries;
 use telemetry::Health;

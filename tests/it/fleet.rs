@@ -12,7 +12,7 @@ use kit::api::Api;
 use kit::gate::{LONG, gate_at, limit, tenant};
 use kit::process::Process;
 use kit::redis_topologies::RedisCluster;
-use kit::servers::{shared_rabbit, shared_redis, unique};
+use kit::servers::{shared_redis, unique};
 use kit::{Bed, jobs, until};
 use operator::overview::{Overview, TenantSelection};
 use rules::limit::Algorithm;
@@ -67,7 +67,7 @@ impl TwoWorkers {
     /// Starts two workers with a limit of one call per tenant and hour, and `more` sections.
     pub async fn start(more: &str) -> Self {
         let api = Api::start().await;
-        let bed = Bed::on(shared_rabbit().url(), shared_redis().url());
+        let bed = Bed::shared();
         let yaml = bed.yaml("max-requests: 1, window-size: 1h", &api.url(), "") + more;
         let workers = (0..2).map(|_| PROGRAM.start(&yaml)).collect();
         Self {

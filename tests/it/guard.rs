@@ -17,7 +17,6 @@ use kit::MS;
 use kit::api::{Api, Call};
 use kit::counts;
 use kit::proxy::{Proxy, Range, Transfer, Transfers};
-use kit::servers::{shared_rabbit, shared_redis};
 use kit::settings;
 use rules::job::Job;
 use tokio::time::Instant;
@@ -164,7 +163,7 @@ async fn run(case: Case) -> Observations {
     };
     let proxy = Proxy::start(api.door.address, ways, case.seed).await;
     let url = api.url_at(proxy.door.address);
-    let bed = Bed::on(shared_rabbit().url(), shared_redis().url());
+    let bed = Bed::shared();
     let limits = format!(
         "max-requests: {}, window-size: {}ms, guard: {}",
         case.max,
@@ -192,10 +191,7 @@ async fn run(case: Case) -> Observations {
     let job = |number: usize| kit::job(TENANTS[number % TENANTS.len()], number);
     bed.publish(&yaml, (0..total).map(job)).await;
     let started = Instant::now();
-    while api.count() < total {
-        assert!(started.elapsed() < PATIENCE, "the jobs do not arrive");
-        tokio::time::sleep(20 * MS).await;
-    }
+    kit::until("all calls", || api.count() >= total).await;
     stop.soft.cancel();
     for worker in workers {
         worker.await.expect("no panic").expect("it ends in order");

@@ -8,7 +8,7 @@ use broker::amqp::Client;
 use config::QueueType;
 use kit::servers::{shared_rabbit, shared_redis, unique};
 use kit::sources::documented_rule;
-use kit::until;
+use kit::{PATIENCE, until};
 use lapin::message::BasicGetMessage;
 use lapin::options::{
     BasicGetOptions, BasicPublishOptions, ExchangeDeclareOptions, QueueBindOptions,
@@ -22,9 +22,8 @@ use crate::PROGRAM;
 use crate::broker::bed::{amqp, levels};
 use crate::cli::sluicegate;
 use crate::http::downstream::{AfterAnswer, Downstream};
+use crate::worker::forward::disappears;
 
-/// A deadline that ends a hanging test. No step takes this long.
-const PATIENCE: Duration = Duration::from_secs(120);
 const PASSWORD: &str = "sesame-4711";
 
 /// Returns the documented permissions of `user` (configure, write and read) for the queue `queue`.
@@ -237,8 +236,7 @@ admin: {{listen: '127.0.0.1:0'}}
         user.url(),
         shared_redis().url(),
     );
-    let mut worker = PROGRAM.start(&yaml);
-    worker.logs(&["RabbitMQ: consuming"]).await;
+    let mut worker = PROGRAM.start_consuming(&yaml).await;
     sluicegate(&yaml, &["check"]).exited(0);
     sluicegate(&yaml, &["publish", "--tenant", "acme", "--id", "7"]).exited(0);
     let job = next(&channel, &work).await;
@@ -262,19 +260,7 @@ admin: {{listen: '127.0.0.1:0'}}
         assert_eq!(worker.count(&[refusal]), 0, "{refusal}");
     }
     // The done queue ends with its worker.
-    let begun = Instant::now();
-    let is_there = async || {
-        let options = QueueDeclareOptions {
-            passive: true,
-            ..QueueDeclareOptions::default()
-        };
-        let asking = channel.queue_declare(queue.as_str().into(), options, FieldTable::default());
-        asking.await.is_ok()
-    };
-    while is_there().await {
-        assert!(begun.elapsed() < PATIENCE, "the done queue stays");
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
+    disappears(&channel, &queue).await;
 
     // Without permission for the done queue, the log names it, and nothing is forwarded.
     user.may(&documented("worker", &name));
@@ -309,8 +295,7 @@ admin: {{listen: '127.0.0.1:0'}}
         user.url(),
         shared_redis().url(),
     );
-    let worker = PROGRAM.start(&yaml);
-    worker.logs(&["RabbitMQ: consuming"]).await;
+    let worker = PROGRAM.start_consuming(&yaml).await;
     sluicegate(&yaml, &["publish", "--tenant", "acme", "--id", "7"]).exited(0);
     let ends = |outcome| {
         let name = format!("sluicegate_dispatches_total{{outcome=\"{outcome}\"}}");

@@ -2,14 +2,12 @@
 //! it, on real servers.
 
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::time::Duration;
 
-use broker::Outgoing;
 use kit::api::{Api, Call, Reply};
-use kit::process::Process;
-use kit::servers::{free_port, shared_rabbit, shared_redis};
-use kit::{Bed, MS, SECOND, counts, job, jobs, until};
+use kit::process::{DONE, Process};
+use kit::servers::free_port;
+use kit::{Bed, MS, SECOND, counts, ids, job, jobs, until};
 use rustix::process::Signal;
 use tempfile::TempDir;
 
@@ -26,7 +24,7 @@ impl File {
     pub fn new() -> Self {
         Self {
             folder: tempfile::tempdir().expect("a folder"),
-            bed: Bed::on(shared_rabbit().url(), shared_redis().url()),
+            bed: Bed::shared(),
         }
     }
 
@@ -356,7 +354,7 @@ async fn several_queues_feed_a_pipeline_by_their_weights() {
         ("bulk-9", _) => Reply::status(422),
         _ => Reply::ok().after(20 * MS),
     });
-    let bed = Bed::on(shared_rabbit().url(), shared_redis().url());
+    let bed = Bed::shared();
     let Bed { name, amqp, redis } = &bed;
     let yaml = format!(
         "amqp: {{url: '{amqp}', queue: '{name}', queues: {{'{name}': 3, '{name}-bulk': 1}}, prefetch: 40}}
@@ -369,23 +367,16 @@ admin: {{listen: '127.0.0.1:0'}}
         api.url()
     );
     // Both have a backlog before a worker starts.
-    let client = bed.client(&yaml).await;
+    let client = kit::client(&yaml).await;
     let more = &client.names().more()[0];
     for (queue, kind) in [(&client.names().fresh, "jobs"), (more, "bulk")] {
-        let outgoing = |number| Outgoing {
-            queue: Arc::clone(queue),
-            message: job("acme", format_args!("{kind}-{number}")),
-        };
-        let batch: Vec<_> = (0..EACH).map(outgoing).collect();
-        for answer in client.publish(&batch).await.expect("confirms") {
-            answer.expect("confirmed");
-        }
+        let jobs = (0..EACH).map(|number| job("acme", format_args!("{kind}-{number}")));
+        kit::publish(&client, queue, jobs).await;
     }
     client.close().await;
     let worker = PROGRAM.start(&yaml);
-    let series = "sluicegate_dispatches_total{outcome=\"done\"}";
     let all = (2 * EACH - 1) as f64;
-    until("all jobs", || worker.metric(series) == Some(all)).await;
+    until("all jobs", || worker.metric(DONE) == Some(all)).await;
     let calls = api.calls();
     // Three of four calls are of the heavier queue while both have jobs. The order of acks is
     // random.
@@ -400,32 +391,22 @@ admin: {{listen: '127.0.0.1:0'}}
     assert_eq!(again.len(), 1);
     assert_eq!((&*again[0].job, counts::repeated(&calls)), ("bulk-7", 1));
     worker.stop();
-    let dead = bed.dead(&yaml).await;
-    let ids: Vec<_> = dead.iter().filter_map(|letter| letter.id()).collect();
-    assert_eq!(ids, ["bulk-9"]);
+    assert_eq!(ids(&bed.dead(&yaml).await), ["bulk-9"]);
 
     // A single queue gets everything it needs, and a job that a worker held returns to another
     // worker.
-    let worker = PROGRAM.start(&yaml);
-    worker.logs(&["RabbitMQ: consuming"]).await;
+    let worker = PROGRAM.start_consuming(&yaml).await;
     let before = api.count();
     api.answers(|_| Reply::ok().after(60 * SECOND));
-    let client = bed.client(&yaml).await;
-    let queue = &client.names().more()[0];
-    let outgoing = |number| Outgoing {
-        queue: Arc::clone(queue),
-        message: job("other", number),
-    };
-    let batch: Vec<_> = (0..4).map(outgoing).collect();
-    for answer in client.publish(&batch).await.expect("confirms") {
-        answer.expect("confirmed");
-    }
+    let client = kit::client(&yaml).await;
+    let others = (0..4).map(|number| job("other", number));
+    kit::publish(&client, &client.names().more()[0], others).await;
     client.close().await;
     until("all worker slots to be used", || api.count() == before + 4).await;
     drop(worker);
     api.answers(|_| Reply::ok());
     let worker = PROGRAM.start(&yaml);
-    until("the jobs", || worker.metric(series) == Some(4.0)).await;
+    until("the jobs", || worker.metric(DONE) == Some(4.0)).await;
     worker.stop();
     let checked = sluicegate(&yaml, &["check", "--json"]).exited(0).out;
     assert!(

@@ -5,9 +5,10 @@ use std::process::{Command, Output};
 
 use kit::servers::{shared_rabbit, unique};
 use kit::sources::page;
+use kit::{client, drain};
 use rules::job::{self, Field};
 
-use crate::cli::servers::{client, config, drain, yaml};
+use crate::cli::servers::{config, yaml};
 
 /// An example and its command.
 struct Example {

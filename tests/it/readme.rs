@@ -6,13 +6,12 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use kit::PATIENCE;
 use kit::servers::{free_port, shared_rabbit, shared_redis};
 use rustix::process::{Pid, Signal, kill_process_group};
 
 use crate::PROGRAM;
 
-/// A deadline that ends a hanging test. No step takes this long.
-const PATIENCE: Duration = Duration::from_secs(120);
 const PAGE: &str = include_str!("../../docs/QUICKSTART.md");
 
 /// A shell with everything it starts. Dropping it kills all of it.

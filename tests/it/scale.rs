@@ -5,13 +5,11 @@ use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 use std::time::Duration;
 
-use broker::amqp::Client;
-use config::Config;
 use gate::redis::RedisGate;
 use gate::{EarlierStarts, Gate};
 use kit::api::Api;
 use kit::gate::{FRESH, LONG, LimitedGate, decided, limit, started};
-use kit::process::Process;
+use kit::process::{DONE, Process, sum};
 use kit::redis_topologies::RedisCluster;
 use kit::servers::{Rabbit, Redis, shared_redis, unique};
 use kit::until;
@@ -21,7 +19,6 @@ use lapin::options::{
 };
 use lapin::types::{AMQPValue, FieldTable, ShortString};
 use lapin::{BasicProperties, Channel, Connection, ConnectionProperties, ExchangeKind};
-use rules::delays::DelayLevels;
 use rules::limit::Algorithm;
 
 use crate::PROGRAM;
@@ -192,10 +189,7 @@ admin: {{listen: '127.0.0.1:0'}}
         )
     });
     for text in &yaml {
-        let config = Config::parse("scale.yaml", text, std::iter::empty()).expect("valid");
-        let levels = DelayLevels::new(config.delay.max_delay);
-        let client = Client::connect(&config.amqp, &levels).await;
-        client.expect("it makes the queues").close().await;
+        kit::client(text).await.close().await;
     }
     let link = Connection::connect(rabbit.url(), ConnectionProperties::default()).await;
     let link = link.expect("RabbitMQ answers");
@@ -224,23 +218,18 @@ admin: {{listen: '127.0.0.1:0'}}
     );
 
     let workers = yaml.each_ref().map(|text| PROGRAM.start(text));
-    let sum = |series: &str| -> f64 {
-        let values = workers.iter().filter_map(|worker| worker.metric(series));
-        values.sum()
-    };
     let fresh = "sluicegate_deliveries_total{queue=\"fresh\"}";
-    let done = "sluicegate_dispatches_total{outcome=\"done\"}";
     until("all calls that the limits allow", || {
-        sum(fresh) >= 2.0 * PEOPLE as f64 && sum(done) >= ALL as f64
+        sum(&workers, fresh) >= 2.0 * PEOPLE as f64 && sum(&workers, DONE) >= ALL as f64
     })
     .await;
     // All others were denied, and nothing more starts.
     let denied = "sluicegate_decisions_total{answer=\"wait\"}";
     until("what the others are told", || {
-        sum(denied) >= (2 * PEOPLE - ALL) as f64
+        sum(&workers, denied) >= (2 * PEOPLE - ALL) as f64
     })
     .await;
-    let each = workers.each_ref().map(|worker| worker.metric(done));
+    let each = workers.each_ref().map(|worker| worker.metric(DONE));
     println!("calls of each worker: {each:?}");
     workers.into_iter().for_each(Process::stop);
     let calls = api.calls();

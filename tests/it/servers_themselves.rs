@@ -5,7 +5,7 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
-use kit::servers::{Rabbit, Redis, Server, shared_rabbit, shared_redis};
+use kit::servers::{Rabbit, Redis, Server};
 
 /// A frozen server accepts connections (its kernel does) and answers nothing. Once resumed, it
 /// answers.

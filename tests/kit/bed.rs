@@ -11,7 +11,7 @@ use rules::delays::DelayLevels;
 use rules::headers::HeaderValue;
 use tokio::time::Instant;
 
-use crate::servers::unique;
+use crate::servers::{shared_rabbit, shared_redis, unique};
 
 /// A deadline that ends a hanging test. No step takes this long.
 pub const PATIENCE: Duration = Duration::from_secs(180);
@@ -21,12 +21,18 @@ pub const SECOND: Duration = Duration::from_secs(1);
 /// Waits until `done`, which must happen. Asks at most a fifth of the time.
 #[track_caller]
 pub fn until(what: &str, mut done: impl FnMut() -> bool) -> impl Future<Output = ()> {
+    until_async(what, async move || done())
+}
+
+/// Does the same with a condition that waits for a server.
+#[track_caller]
+pub fn until_async(what: &str, mut done: impl AsyncFnMut() -> bool) -> impl Future<Output = ()> {
     let caller = std::panic::Location::caller();
     async move {
         let started = Instant::now();
         loop {
             let asked = std::time::Instant::now();
-            if done() {
+            if done().await {
                 return;
             }
             let took = asked.elapsed();
@@ -37,6 +43,48 @@ pub fn until(what: &str, mut done: impl FnMut() -> bool) -> impl Future<Output =
     }
 }
 
+/// Connects to the queues as the configuration `yaml` names them.
+pub async fn client(yaml: &str) -> Client {
+    let config = Config::parse("test.yaml", yaml, std::iter::empty()).expect("valid");
+    let levels = DelayLevels::new(config.delay.max_delay);
+    (Client::connect(&config.amqp, &levels).await).expect("the server is there")
+}
+
+/// Publishes messages to `queue` and waits for the confirms.
+pub async fn publish(
+    client: &Client,
+    queue: &Arc<str>,
+    messages: impl IntoIterator<Item = Message>,
+) {
+    let outgoing = |message| Outgoing {
+        queue: Arc::clone(queue),
+        message,
+    };
+    let batch: Vec<_> = messages.into_iter().map(outgoing).collect();
+    for answer in client.publish(&batch).await.expect("confirms") {
+        answer.expect("confirmed");
+    }
+}
+
+/// Waits until this many messages are ready in `queue`. Messages of a closed connection return a
+/// moment later.
+pub async fn holds(client: &Client, queue: &str, number: u32) {
+    let what = format!("{number} messages in {queue}");
+    let queue: Arc<str> = queue.into();
+    let all_there = async || client.depth(&queue).await.expect("a depth") == number;
+    until_async(&what, all_there).await;
+}
+
+/// Takes everything from a queue.
+pub async fn drain(client: &Client, queue: &Arc<str>) -> Vec<Message> {
+    let mut messages = Vec::new();
+    while let Some(fetched) = client.get(queue).await.expect("a message") {
+        client.ack(fetched.tag).await.expect("acked");
+        messages.push(fetched.message);
+    }
+    messages
+}
+
 /// A queue and a key prefix, and the servers' URLs.
 pub struct Bed {
     pub name: String,
@@ -45,9 +93,13 @@ pub struct Bed {
 }
 
 impl Bed {
-    /// Creates a bed on the servers with these URLs: `servers::shared_rabbit` and `shared_redis`,
-    /// which have default settings, other servers, or a [`Proxy`](crate::proxy::Proxy) in front of
-    /// them.
+    /// Creates a bed on the shared servers, which have default settings.
+    pub fn shared() -> Self {
+        Self::on(shared_rabbit().url(), shared_redis().url())
+    }
+
+    /// Creates a bed on the servers with these URLs, which may be those of a
+    /// [`Proxy`](crate::proxy::Proxy).
     pub fn on(amqp: &str, redis: &str) -> Self {
         Self {
             name: unique("world"),
@@ -70,40 +122,36 @@ admin: {{listen: '127.0.0.1:0'}}
         )
     }
 
-    /// Connects to the queues as the configuration `yaml` names them.
-    pub async fn client(&self, yaml: &str) -> Client {
-        let config = Config::parse("world.yaml", yaml, std::iter::empty()).expect("valid");
-        let levels = DelayLevels::new(config.delay.max_delay);
-        (Client::connect(&config.amqp, &levels).await).expect("the server is there")
-    }
-
     /// Publishes jobs and waits for the confirms.
     pub async fn publish(&self, yaml: &str, jobs: impl IntoIterator<Item = Message>) {
-        let client = self.client(yaml).await;
-        let queue = Arc::clone(&client.names().fresh);
-        let outgoing = |message| Outgoing {
-            queue: Arc::clone(&queue),
-            message,
-        };
-        let batch: Vec<_> = jobs.into_iter().map(outgoing).collect();
-        for answer in client.publish(&batch).await.expect("confirms") {
-            answer.expect("confirmed");
-        }
+        let client = client(yaml).await;
+        publish(&client, &client.names().fresh, jobs).await;
         client.close().await;
     }
 
     /// Takes all dead letters.
     pub async fn dead(&self, yaml: &str) -> Vec<Message> {
-        let client = self.client(yaml).await;
-        let queue = Arc::clone(&client.names().dead);
-        let mut letters = Vec::new();
-        while let Some(fetched) = client.get(&queue).await.expect("a message") {
-            client.ack(fetched.tag).await.expect("acked");
-            letters.push(fetched.message);
-        }
+        let client = client(yaml).await;
+        let letters = drain(&client, &client.names().dead).await;
         client.close().await;
         letters
     }
+
+    /// Takes dead letters until there are this many.
+    pub async fn all_dead(&self, yaml: &str, count: usize) -> Vec<Message> {
+        let mut letters = Vec::new();
+        until_async(&format!("{count} dead letters"), async || {
+            letters.extend(self.dead(yaml).await);
+            letters.len() >= count
+        })
+        .await;
+        letters
+    }
+}
+
+/// Returns the IDs of these messages.
+pub fn ids(messages: &[Message]) -> Vec<&str> {
+    messages.iter().filter_map(Message::id).collect()
 }
 
 /// Returns a job of `tenant`. Its publisher's properties and headers can be added.

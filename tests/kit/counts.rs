@@ -1,5 +1,6 @@
 //! Counts of an API's calls, with zero tolerance.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -61,13 +62,18 @@ pub fn at_once(calls: &[Call]) -> usize {
     usize::try_from(max).expect("no call ends before it begins")
 }
 
-/// Returns the number of jobs that were called more than once.
+/// Returns the number of calls of each job.
+pub fn by_job(calls: &[Call]) -> BTreeMap<String, usize> {
+    let mut of_each = BTreeMap::new();
+    for call in calls {
+        *of_each.entry(call.job.clone()).or_default() += 1;
+    }
+    of_each
+}
+
+/// Returns the number of calls beyond the first of each job.
 pub fn repeated(calls: &[Call]) -> usize {
-    let mut jobs: Vec<&str> = calls.iter().map(|call| call.job.as_str()).collect();
-    jobs.sort_unstable();
-    let all = jobs.len();
-    jobs.dedup();
-    all - jobs.len()
+    calls.len() - by_job(calls).len()
 }
 
 #[test]

@@ -25,7 +25,9 @@ pub mod usage;
 
 use std::path::Path;
 
-pub use bed::{Bed, MS, PATIENCE, SECOND, job, jobs, until};
+pub use bed::{
+    Bed, MS, PATIENCE, SECOND, client, drain, holds, ids, job, jobs, publish, until, until_async,
+};
 
 /// Returns the number of random histories for a test: `each`, times the number of slices in which
 /// `scripts/test` runs it (`TEST_SLICES`). Each slice has another `PROPTEST_RNG_SEED`.

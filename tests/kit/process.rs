@@ -12,6 +12,8 @@ use tempfile::{NamedTempFile, TempPath};
 
 use crate::usage;
 
+/// The series of done jobs in a worker's metrics.
+pub const DONE: &str = "sluicegate_dispatches_total{outcome=\"done\"}";
 /// A deadline that ends a hanging test. No step takes this long.
 const PATIENCE: Duration = Duration::from_secs(150);
 
@@ -29,6 +31,13 @@ impl Program {
         let mut process = self.start_with(&config);
         process.config = Some(config);
         process
+    }
+
+    /// Starts a worker, and waits until it takes jobs.
+    pub async fn start_consuming(self, yaml: &str) -> Process {
+        let worker = self.start(yaml);
+        worker.logs(&["RabbitMQ: consuming"]).await;
+        worker
     }
 
     /// Starts a worker with the configuration in `file`.
@@ -102,11 +111,15 @@ impl Process {
         }
     }
 
+    /// Returns the address of its admin port, once it has logged it.
+    pub fn listen(&self) -> Option<String> {
+        self.log().iter().find_map(|line| listen_of(line))
+    }
+
     /// Returns the answer of its admin port at `path`, such as `/metrics`, or `None` if it can't be
     /// reached.
     pub fn get(&self, path: &str) -> Option<String> {
-        let address = |line: &String| Some(line.split("admin.listen=").nth(1)?.trim().to_owned());
-        get(self.log().iter().find_map(address)?, path)
+        get(self.listen()?, path)
     }
 
     /// Returns the value of `series` in its metrics, written as there: `NAME{LABELS}`.
@@ -165,6 +178,18 @@ impl Drop for Process {
     }
 }
 
+/// Returns the address of the admin port in a worker's log.
+pub fn listen_of(log: &str) -> Option<String> {
+    let (_, address) = log.split_once("admin.listen=")?;
+    address.split_whitespace().next().map(str::to_owned)
+}
+
+/// Returns the sum of `series` over the workers that show it.
+pub fn sum(workers: &[Process], series: &str) -> f64 {
+    let of_each = workers.iter().filter_map(|worker| worker.metric(series));
+    of_each.sum()
+}
+
 /// Returns the value of `series` in metrics, written as there: `NAME{LABELS}`.
 pub fn value(metrics: &str, series: &str) -> Option<f64> {
     let of = |line: &str| line.strip_prefix(series)?.strip_prefix(' ')?.parse().ok();
@@ -175,7 +200,7 @@ pub fn value(metrics: &str, series: &str) -> Option<f64> {
 pub(crate) fn get(address: impl ToSocketAddrs, path: &str) -> Option<String> {
     let mut stream = TcpStream::connect(address).ok()?;
     // An HTTP/1.0 answer is never chunked.
-    let request = format!("GET {path} HTTP/1.0\r\nhost: x\r\n\r\n");
+    let request = format!("GET {path} HTTP/1.0\r\nhost: localhost\r\n\r\n");
     stream.write_all(request.as_bytes()).ok()?;
     let mut answer = String::new();
     stream.read_to_string(&mut answer).ok()?;

@@ -5,13 +5,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::net::SocketAddr;
 
-use admin::AdminServer;
 use boon::{Compiler, Schemas};
 use kit::root;
-use kit::servers::free_port;
 use serde_json::{Value, json};
 
-use crate::api::servers::port_of;
+use crate::api::servers::{BOTH, unavailable};
 use crate::api::{Answer, JSON, OPERATOR, Port, READER, Run, send};
 
 const FILE: &str = "docs/openapi.json";
@@ -125,7 +123,7 @@ async fn the_document_lists_the_paths_and_statuses_of_the_server() {
         format!("authorization: Bearer {READER}\r\n"),
         format!("authorization: Bearer {OPERATOR}\r\n{JSON}"),
     );
-    let away = unavailable().await;
+    let away = unavailable(BOTH).await;
     for (method, path, operation) in document.operations() {
         let acts = method == "post";
         let (good, body) = match acts {
@@ -186,13 +184,4 @@ async fn the_document_lists_the_paths_and_statuses_of_the_server() {
     let lives = send(away.listen, "GET", "/livez", ("host: x\r\n", "")).await;
     assert_eq!(lives.status, 200);
     run.worker.stop();
-}
-
-/// Returns the port of a pipeline whose servers are unavailable.
-async fn unavailable() -> AdminServer {
-    let (rabbit, redis) = (free_port(), free_port());
-    port_of(&format!(
-        "amqp: {{url: 'amqp://127.0.0.1:{rabbit}'}}\nredis: {{url: 'redis://127.0.0.1:{redis}'}}\n"
-    ))
-    .await
 }

@@ -1,15 +1,15 @@
 //! `/api/v1` of a worker as users start it, on real servers: access, views and actions.
 
 mod document;
-mod servers;
+pub mod servers;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
 
 use kit::api::Api;
 use kit::process::Process;
-use kit::servers::{shared_rabbit, shared_redis};
-use kit::{Bed, job, until};
+use kit::servers::shared_redis;
+use kit::{Bed, job, until, until_async};
 use operator::audit::{self, AuditEntry};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -84,12 +84,8 @@ pub struct Port(pub SocketAddr);
 impl Port {
     pub async fn of(worker: &Process) -> Self {
         worker.logs(&["RabbitMQ: consuming"]).await;
-        let log = worker.log();
-        let address = log
-            .iter()
-            .find_map(|line| line.split("admin.listen=").nth(1));
-        let address = address.and_then(|address| address.split_whitespace().next());
-        Self(address.expect("it is said").parse().expect("an address"))
+        let address = worker.listen().expect("it is said");
+        Self(address.parse().expect("an address"))
     }
 
     pub async fn get(self, path: &str) -> Answer {
@@ -117,7 +113,7 @@ pub struct Run {
 
 impl Run {
     pub async fn start(limits: &str) -> Self {
-        let bed = Bed::on(shared_rabbit().url(), shared_redis().url());
+        let bed = Bed::shared();
         let api = Api::start().await;
         let tokens = format!("admin: {{token: {READER}, operator-token: {OPERATOR}, listen");
         let yaml = bed
@@ -141,15 +137,13 @@ impl Run {
 
     /// Waits until this many messages are in the queues of this kind.
     async fn holds(&self, kind: &str, number: u64) {
-        loop {
+        until_async(&format!("{number} in {kind}"), async || {
             let queues = self.port.get("/queues").await.is(200);
-            let of_it = |queue: &&Value| queue["holds"] == kind;
-            let queues = queues["queues"].as_array().expect("a list").clone();
-            if queues.iter().find(of_it).expect("one")["jobs"] == number {
-                return;
-            }
-            tokio::time::sleep(std::time::Duration::from_millis(50)).await;
-        }
+            let queues = queues["queues"].as_array().expect("a list");
+            let of_it = queues.iter().find(|queue| queue["holds"] == kind);
+            of_it.expect("one")["jobs"] == number
+        })
+        .await;
     }
 }
 
@@ -269,7 +263,7 @@ async fn tokens_are_required_to_read_and_operator_tokens_to_act() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn without_tokens_local_clients_read_and_none_act() {
-    let bed = Bed::on(shared_rabbit().url(), shared_redis().url());
+    let bed = Bed::shared();
     let api = Api::start().await;
     let worker = PROGRAM.start(&bed.yaml(MANY, &api.url(), ""));
     let listen = Port::of(&worker).await.0;
@@ -375,11 +369,9 @@ async fn actions_match_the_commands_and_are_audited() {
     let asked = asked.is(200);
     assert_eq!(asked["diverted"][0]["tenant"], name);
     run.bed.publish(&run.yaml, [job(name, "three")]).await;
-    let client = run.bed.client(&run.yaml).await;
+    let client = kit::client(&run.yaml).await;
     let away: Arc<str> = format!("{}.diverted", run.bed.name).into();
-    while client.depth(&away).await.expect("it is there") != 1 {
-        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
-    }
+    kit::holds(&client, &away, 1).await;
     client.close().await;
     let back = port
         .post(

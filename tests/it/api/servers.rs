@@ -6,11 +6,11 @@ use std::sync::Arc;
 
 use admin::{AdminServer, PipelineState, PipelineStates, serve};
 use config::{Admin, Config, Secret};
-use kit::PATIENCE;
 use kit::api::Api;
 use kit::gate::{LONG, limit};
 use kit::redis_topologies::shared_cluster;
 use kit::servers::{free_port, unique};
+use kit::{PATIENCE, until_async};
 use operator::audit;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
@@ -92,30 +92,39 @@ async fn pipelines_are_named_and_current_limits_are_shown_after_a_change() {
 
     file.write(&with_tokens(&file.yaml(&[one(9)])));
     worker.logs(&["pipeline stopped"]).await;
-    let shown = async {
-        // It is the only one now.
-        while port.get("/limits").await.is(200)["limits"][0]["max_requests"] != 9 {
-            tokio::time::sleep(std::time::Duration::from_millis(50)).await;
-        }
-    };
-    timeout(PATIENCE, shown).await.expect("never");
+    // It is the only one now.
+    until_async("the new limit", async || {
+        port.get("/limits").await.is(200)["limits"][0]["max_requests"] == 9
+    })
+    .await;
     assert_eq!(names(&port.get("/pipelines").await.is(200)), ["one"]);
     worker.stop();
 }
 
-/// Returns the port of a pipeline with these servers.
-pub(super) async fn port_of(yaml: &str) -> AdminServer {
+/// The tokens for reading and for acting.
+pub const BOTH: [Option<&str>; 2] = [Some(READER), Some(OPERATOR)];
+
+/// Returns the port of a pipeline with these servers and these two tokens.
+async fn port_of(yaml: &str, tokens: [Option<&str>; 2]) -> AdminServer {
     app::install_tls_provider();
     let config = Config::parse("servers.yaml", yaml, std::iter::empty()).expect("valid");
     let seen = PipelineState::default();
     seen.config.set(&config);
+    let [token, operator_token] = tokens.map(|token| token.map(Secret::new));
     let admin = Admin {
         listen: ([127, 0, 0, 1], 0).into(),
-        token: Some(Secret::new(READER)),
-        operator_token: Some(Secret::new(OPERATOR)),
+        token,
+        operator_token,
     };
     let server = serve(&admin, Arc::new(PipelineStates::only(seen))).await;
     server.expect("a free port")
+}
+
+/// Returns the port of a pipeline whose servers are unavailable.
+pub async fn unavailable(tokens: [Option<&str>; 2]) -> AdminServer {
+    let [rabbit, redis] = [(); 2].map(|()| format!("127.0.0.1:{}", free_port()));
+    let yaml = format!("amqp: {{url: 'amqp://{rabbit}'}}\nredis: {{url: 'redis://{redis}'}}\n");
+    port_of(&yaml, tokens).await
 }
 
 /// Returns the port of a pipeline whose servers accept connections but never answer, and these
@@ -124,7 +133,7 @@ async fn silent_servers() -> (AdminServer, TcpListener) {
     let silent = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let address = silent.local_addr().expect("it is bound");
     let yaml = format!("amqp: {{url: 'amqp://{address}'}}\nredis: {{url: 'redis://{address}'}}\n");
-    (port_of(&yaml).await, silent)
+    (port_of(&yaml, BOTH).await, silent)
 }
 
 #[tokio::test(flavor = "multi_thread")]

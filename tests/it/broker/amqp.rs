@@ -5,13 +5,14 @@ use std::sync::Arc;
 use broker::amqp::{AmqpBroker, Client};
 use broker::{Broker, BrokerError, BrokerEvent, PublishError, QueueDifference};
 use config::QueueType;
+use kit::PATIENCE;
 use kit::servers::{shared_rabbit, unique};
 use lapin::options::{QueueDeclareOptions, QueueDeleteOptions};
 use lapin::types::FieldTable;
 use lapin::{Channel, Connection, ConnectionProperties};
 use tokio::time::timeout;
 
-use crate::broker::bed::{PATIENCE, amqp, ids, levels, message, quorum, to};
+use crate::broker::bed::{amqp, ids, levels, message, quorum, to};
 
 async fn bare() -> (Connection, Channel) {
     let properties = ConnectionProperties::default();

@@ -8,15 +8,13 @@ use broker::memory::MemoryBroker;
 use broker::{Broker, BrokerEvent, Delivery, Message, Outgoing, PublishError, Tag};
 use bytes::Bytes;
 use config::{Amqp, AmqpServers, QueueType, SecretUrl, Tls};
+use kit::PATIENCE;
 use kit::proxy::{Proxy, Transfers};
 use kit::servers::{Rabbit, shared_rabbit, unique};
 use lapin::{BasicProperties, Channel, Connection, ConnectionProperties};
 use rules::delays::{DelayLevels, QueueNames};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout};
-
-/// A deadline that ends a hanging test. No step takes this long.
-pub const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Short trips, so that tests are short.
 pub fn levels() -> DelayLevels {

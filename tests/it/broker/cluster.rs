@@ -7,13 +7,14 @@ use broker::amqp::{AmqpBroker, Forwarder, inventory};
 use broker::forwarding::Forwarding;
 use broker::{Broker, BrokerError, BrokerEvent, DeliverySource, ExternalMessage, Outgoing};
 use config::{Amqp, QueueType};
+use kit::PATIENCE;
 use kit::rabbit_cluster::RabbitCluster;
 use kit::servers::Rabbit;
 use tokio::sync::mpsc;
 use tokio::task::block_in_place;
 use tokio::time::{Instant, timeout};
 
-use crate::broker::bed::{PATIENCE, amqp, ids, levels, message, tags, to};
+use crate::broker::bed::{amqp, ids, levels, message, tags, to};
 
 /// A small number: messages that delay queues had sent to a queue whose leader died are sent again
 /// in rounds of 32, with seconds in between (docs/decisions/delay-queues.md).

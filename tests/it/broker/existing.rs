@@ -5,8 +5,9 @@ use broker::amqp::{AmqpBroker, Client, QueueState, inventory};
 use broker::{Broker, BrokerError, BrokerEvent};
 use config::{Amqp, QueueType};
 use kit::api::{Api, Reply};
-use kit::servers::{shared_rabbit, shared_redis, unique};
-use kit::{Bed, jobs, until};
+use kit::process::DONE;
+use kit::servers::{shared_rabbit, unique};
+use kit::{Bed, PATIENCE, ids, jobs, until};
 use lapin::Channel;
 use lapin::options::QueueDeclareOptions;
 use lapin::types::{AMQPValue, FieldTable};
@@ -15,7 +16,7 @@ use rustix::process::Signal;
 use tokio::time::timeout;
 
 use crate::PROGRAM;
-use crate::broker::bed::{PATIENCE, amqp, channel, levels, to};
+use crate::broker::bed::{amqp, channel, levels, to};
 use crate::cli::sluicegate;
 
 const DURABLE: QueueDeclareOptions = QueueDeclareOptions {
@@ -171,7 +172,7 @@ async fn a_queue_that_can_not_be_used_is_refused_with_the_reason() {
 /// job ends as done or as a dead letter, and the queue does not change.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_worker_without_permission_to_declare_takes_the_jobs_of_an_existing_queue() {
-    let bed = Bed::on(shared_rabbit().url(), shared_redis().url());
+    let bed = Bed::shared();
     let queue = &bed.name;
     let user = unique("reader");
     shared_rabbit().ctl(&["add_user", &user, "sesame"]);
@@ -202,8 +203,7 @@ async fn a_worker_without_permission_to_declare_takes_the_jobs_of_an_existing_qu
     bed.publish(&yaml, jobs("acme", 20)).await;
     let of_user = yaml.replace(shared_rabbit().url(), &url);
     let mut worker = PROGRAM.start(&of_user);
-    let done = "sluicegate_dispatches_total{outcome=\"done\"}";
-    until("all jobs", || worker.metric(done) == Some(19.0)).await;
+    until("all jobs", || worker.metric(DONE) == Some(19.0)).await;
     let risk = [
         "does not declare endangers jobs",
         queue,
@@ -212,9 +212,7 @@ async fn a_worker_without_permission_to_declare_takes_the_jobs_of_an_existing_qu
     assert_eq!(worker.count(&risk), 1);
     worker.signal(Signal::TERM);
     assert!(worker.ended().success());
-    let dead = bed.dead(&yaml).await;
-    let ids: Vec<_> = dead.iter().filter_map(|letter| letter.id()).collect();
-    assert_eq!(ids, ["acme-8"]);
+    assert_eq!(ids(&bed.dead(&yaml).await), ["acme-8"]);
     declare(&channel, queue, DURABLE, &arguments).await;
 
     let out = sluicegate(&yaml, &["check"]).exited(0).out;

@@ -8,11 +8,12 @@ use std::time::Duration;
 use broker::amqp::Client;
 use broker::{Broker, BrokerError, BrokerEvent, DeliverySource, Outgoing, PublishError};
 use config::QueueType;
+use kit::PATIENCE;
 use kit::servers::{Rabbit, unique};
 use tokio::sync::{Mutex, MutexGuard};
 use tokio::time::{Instant, timeout};
 
-use crate::broker::bed::{Bed, PATIENCE, amqp, ids, levels, on, tags, to};
+use crate::broker::bed::{Bed, amqp, ids, levels, on, tags, to};
 
 /// Publishes until everything is confirmed.
 async fn publish_all<B: Broker>(bed: &Bed<B>, mut batch: Vec<Outgoing>) {

@@ -6,6 +6,7 @@ use std::time::Duration;
 use broker::amqp::{AmqpBroker, Client};
 use broker::{Broker, Message, Outgoing, PublishError};
 use config::QueueType;
+use kit::PATIENCE;
 use kit::servers::{Rabbit, shared_rabbit, unique};
 use lapin::types::AMQPValue;
 use rules::headers::{PROPERTIES, UNREADABLE};
@@ -13,7 +14,7 @@ use rules::job::Field;
 use tokio::task::block_in_place;
 use tokio::time::{Instant, sleep};
 
-use crate::broker::bed::{PATIENCE, amqp, levels, quorum, rabbit, tags, to};
+use crate::broker::bed::{amqp, levels, quorum, rabbit, tags, to};
 use crate::broker::raw::{Raw, long, short};
 
 /// Returns the flags and values of a message with `table` as its headers.

@@ -470,7 +470,7 @@ async fn a_stopped_client_takes_no_messages_but_acks_and_publishes<B: Broker>(mu
     let more = tokio::time::timeout(Duration::from_millis(300), bed.events.recv()).await;
     assert!(more.is_err(), "{more:?}");
     bed.broker.close().await;
-    let end = tokio::time::timeout(crate::broker::bed::PATIENCE, bed.events.recv()).await;
+    let end = tokio::time::timeout(kit::PATIENCE, bed.events.recv()).await;
     assert_eq!(end, Ok(None));
 }
 

@@ -2,19 +2,14 @@
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
-use std::time::Duration;
 
-use broker::amqp::Client;
-use config::Config;
+use kit::PATIENCE;
 use kit::servers::{shared_rabbit, shared_redis, unique};
-use rules::delays::DelayLevels;
 use rules::headers::REASON;
 use rules::job::Field;
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::PROGRAM;
-use crate::broker::bed::PATIENCE;
 use crate::broker::raw::{Raw, short};
 
 /// A worker. Dropping it kills the process.
@@ -42,17 +37,6 @@ impl Drop for Worker {
     }
 }
 
-/// Waits until `number` messages are ready in `queue`.
-async fn ready(client: &Client, queue: &Arc<str>, number: u32) {
-    let all_there = async {
-        while client.depth(queue).await.expect("a depth") != number {
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-    };
-    (tokio::time::timeout(PATIENCE, all_there).await)
-        .unwrap_or_else(|_| panic!("there are never {number} messages in {queue}"));
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn unreadable_messages_become_dead_letters_and_the_worker_stops_cleanly() {
     let name = unique("stop");
@@ -70,11 +54,7 @@ dispatch: {{http: {{url: 'http://127.0.0.1:9/'}}}}
         shared_rabbit().url(),
         shared_redis().url()
     );
-    let config = Config::parse("test.yaml", &yaml, std::iter::empty()).expect("valid");
-    let levels = DelayLevels::new(config.delay.max_delay);
-    let client = Client::connect(&config.amqp, &levels)
-        .await
-        .expect("it is there");
+    let client = kit::client(&yaml).await;
     let (_folder, mut worker) = Worker::start(&yaml);
     let pipe = worker.0.stderr.take().expect("piped");
     let log =
@@ -88,7 +68,7 @@ dispatch: {{http: {{url: 'http://127.0.0.1:9/'}}}}
     raw.publish("", fresh.as_bytes(), &bad_id, body);
     // This dead letter shows that the publishing connection is up.
     let dead = client.names().dead.clone();
-    ready(&client, &dead, 1).await;
+    kit::holds(&client, &dead, 1).await;
 
     let pid = Pid::from_child(&worker.0);
     kill_process(pid, Signal::TERM).expect("it runs");

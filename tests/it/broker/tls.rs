@@ -7,11 +7,12 @@ use std::time::Duration;
 use broker::amqp::{Client, inventory};
 use broker::{BrokerError, Outgoing};
 use config::{Amqp, QueueType, Tls};
+use kit::PATIENCE;
 use kit::certificates::TestCertificates;
 use kit::servers::{Rabbit, free_port, unique};
 use tokio::net::TcpStream;
 
-use crate::broker::bed::{PATIENCE, amqp, levels, message};
+use crate::broker::bed::{amqp, levels, message};
 
 /// A RabbitMQ that also accepts TLS, on its own port.
 pub struct Listening {

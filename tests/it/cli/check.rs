@@ -19,10 +19,6 @@ use crate::cli::sluicegate;
 
 const LIMITS: &str = "max-requests: 10, window-size: 1s";
 
-fn bed() -> Bed {
-    Bed::on(shared_rabbit().url(), shared_redis().url())
-}
-
 fn ms(json: &Value, what: &str, which: &str) -> f64 {
     let found = json["measured"][what][which].as_f64();
     found.unwrap_or_else(|| panic!("{what} {which}: {json}"))
@@ -30,7 +26,7 @@ fn ms(json: &Value, what: &str, which: &str) -> f64 {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn check_measures_all_latencies_and_leaves_no_queue_or_call() {
-    let (api, bed) = (Api::start().await, bed());
+    let (api, bed) = (Api::start().await, Bed::shared());
     let yaml = bed.yaml(LIMITS, &api.url(), "");
     let json = sluicegate(&yaml, &["check", "--json"]).exited(0).json();
     for (what, samples) in [
@@ -92,7 +88,7 @@ async fn check_measures_all_latencies_and_leaves_no_queue_or_call() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_distant_redis_costs_calls_and_no_warning() {
-    let bed = bed();
+    let bed = Bed::shared();
     let far = Transfers::round_trip(Duration::from_millis(80));
     let (_way, redis) = Proxy::before(shared_redis().url(), far, 1).await;
     let bed = Bed { redis, ..bed };
@@ -119,7 +115,7 @@ async fn tls_is_measured_apart_with_and_without_a_proxy() {
     let papers = TestCertificates::new();
     let api = Api::with(ApiBehavior::https(&papers, &["h2", "http/1.1"])).await;
     let trusted = papers.keys(Some("ca.pem"), None);
-    let yaml = bed().yaml(LIMITS, &api.url(), &trusted);
+    let yaml = Bed::shared().yaml(LIMITS, &api.url(), &trusted);
     let json = sluicegate(&yaml, &["check", "--json"]).exited(0).json();
     assert_eq!(json["measured"]["api_http2"], true, "{json}");
     assert!(ms(&json, "api_tls", "least_ms") > 0.0, "{json}");
@@ -129,7 +125,7 @@ async fn tls_is_measured_apart_with_and_without_a_proxy() {
         "{trusted}, proxy: 'http://us:hunter2@{}'",
         proxy.door.address
     );
-    let yaml = bed().yaml(LIMITS, &api.url(), &by);
+    let yaml = Bed::shared().yaml(LIMITS, &api.url(), &by);
     let out = sluicegate(&yaml, &["check"]).exited(0).out;
     let through = format!("a tunnel through http://{}/ takes ", proxy.door.address);
     assert!(
@@ -143,7 +139,7 @@ async fn tls_is_measured_apart_with_and_without_a_proxy() {
     // This certificate is not signed by a trusted authority.
     let strangers = TestCertificates::new();
     let other = strangers.keys(Some("ca.pem"), None);
-    let out = sluicegate(&bed().yaml(LIMITS, &api.url(), &other), &["check"])
+    let out = sluicegate(&Bed::shared().yaml(LIMITS, &api.url(), &other), &["check"])
         .exited(0)
         .out;
     let refused = format!(
@@ -159,7 +155,7 @@ async fn tls_is_measured_apart_with_and_without_a_proxy() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_api_that_refuses_calls_within_the_limit_is_a_warning_that_names_an_algorithm() {
-    let (api, bed) = (Api::start().await, bed());
+    let (api, bed) = (Api::start().await, Bed::shared());
     api.answers(|_| Reply::status(429));
     let yaml = bed.yaml("max-requests: 10, window-size: 200ms", &api.url(), "");
     let line = || {
@@ -186,7 +182,7 @@ async fn an_api_that_refuses_calls_within_the_limit_is_a_warning_that_names_an_a
 /// Such an API refuses a part of each burst, as HAProxy, Kong and Cloudflare do.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_api_that_estimates_is_named_by_the_log_inspect_and_check() {
-    let (api, bed) = (Api::start().await, bed());
+    let (api, bed) = (Api::start().await, Bed::shared());
     let limit = ApiLimit {
         counting: Counting::Estimated,
         .."10/1s:tenant".parse().expect("a limit")
@@ -221,7 +217,7 @@ async fn an_unreachable_api_is_a_warning() {
     let api = Api::start().await;
     api.door.refuse().await;
     let url = format!("http://us:hunter2@{}/orders", api.door.address);
-    let out = sluicegate(&bed().yaml(LIMITS, &url, ""), &["check"])
+    let out = sluicegate(&Bed::shared().yaml(LIMITS, &url, ""), &["check"])
         .exited(0)
         .out;
     let gone = format!(
@@ -282,7 +278,7 @@ fn on_a_terminal(yaml: &str, command: &str) -> String {
 #[tokio::test(flavor = "multi_thread")]
 async fn progress_is_shown_only_on_a_terminal() {
     let api = Api::start().await;
-    let yaml = bed().yaml(LIMITS, &api.url(), "");
+    let yaml = Bed::shared().yaml(LIMITS, &api.url(), "");
     let shown = on_a_terminal(&yaml, "check");
     for what in ["checking RabbitMQ", "checking Redis"] {
         assert!(shown.contains(what), "{what}: {shown}");

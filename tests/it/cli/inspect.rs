@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use gate::fleet::registry::{NamedPolicy, Registry};
 use gate::redis::RedisGate;
 use handler::{Handler, Outcome, Permit};
+use kit::PATIENCE;
 use kit::api::{Api, Reply};
 use kit::servers::{Redis, shared_redis};
 use rules::job::Job;
@@ -16,9 +17,6 @@ use crate::PROGRAM;
 use crate::cli::servers::{config, yaml};
 use crate::cli::sluicegate;
 use crate::worker::running::Running;
-
-/// A deadline that ends a hanging test. No step takes this long.
-const PATIENCE: Duration = Duration::from_secs(120);
 
 /// A handler that is never called.
 struct UnusedHandler;

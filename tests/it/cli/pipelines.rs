@@ -1,9 +1,6 @@
 //! Commands that act on all pipelines unless one is named: `pause --all`, `resume --all`, `drain`.
 //! One worker, real servers.
 
-use std::sync::Arc;
-
-use broker::Outgoing;
 use kit::api::Api;
 use kit::process::Process;
 use kit::{job, until};
@@ -76,14 +73,8 @@ impl TwoPipelines {
             "amqp: {{url: '{}', queue: '{queue}', queues: ['{queue}', '{queue}-bulk']}}",
             self.file.bed.amqp
         );
-        let client = self.file.bed.client(&yaml).await;
-        let outgoing = Outgoing {
-            queue: Arc::clone(&client.names().more()[0]),
-            message: job("acme", id),
-        };
-        for answer in client.publish(&[outgoing]).await.expect("confirms") {
-            answer.expect("confirmed");
-        }
+        let client = kit::client(&yaml).await;
+        kit::publish(&client, &client.names().more()[0], [job("acme", id)]).await;
         client.close().await;
     }
 }

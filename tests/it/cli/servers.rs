@@ -1,19 +1,17 @@
 //! The commands with real servers.
 
-use std::sync::Arc;
 use std::time::Duration;
 
+use broker::Message;
 use broker::amqp::Client;
-use broker::{Message, Outgoing};
 use config::Config;
 use gate::Gate;
 use gate::redis::RedisGate;
 use kit::api::{Api, Call, Reply};
 use kit::gate::{FRESH, asking};
 use kit::servers::{Rabbit, shared_rabbit, shared_redis, unique};
-use kit::{Bed, job, until};
+use kit::{Bed, client, drain, job, until};
 use lapin::BasicProperties;
-use rules::delays::DelayLevels;
 use rules::headers::{self, HeaderValue};
 use rules::job::Field;
 use rules::tenant::Tenant;
@@ -42,33 +40,9 @@ pub fn config(yaml: &str) -> Config {
     Config::parse("test.yaml", yaml, std::iter::empty()).expect("valid")
 }
 
-pub async fn client(yaml: &str) -> Client {
-    let config = config(yaml);
-    let levels = DelayLevels::new(config.delay.max_delay);
-    (Client::connect(&config.amqp, &levels).await).expect("the server is there")
-}
-
-/// Takes everything from a queue.
-pub async fn drain(client: &Client, queue: &Arc<str>) -> Vec<Message> {
-    let mut messages = Vec::new();
-    while let Some(fetched) = client.get(queue).await.expect("a message") {
-        client.ack(fetched.tag).await.expect("acked");
-        messages.push(fetched.message);
-    }
-    messages
-}
-
-/// Waits until `number` messages are ready in the dead-letter queue. Messages of a closed
-/// connection return a moment later.
+/// Waits until `number` messages are ready in the dead-letter queue.
 pub async fn buried(client: &Client, number: u32) {
-    let queue = &client.names().dead;
-    let all_there = async {
-        while client.depth(queue).await.expect("a depth") != number {
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
-    };
-    (tokio::time::timeout(Duration::from_secs(120), all_there).await)
-        .unwrap_or_else(|_| panic!("{number} messages are not back in {queue}"));
+    kit::holds(client, &client.names().dead, number).await;
 }
 
 /// When the first of them died, in milliseconds since the Unix epoch. The others died as many
@@ -95,17 +69,10 @@ fn letter(id: &str, tenant: &str, reason: &str) -> Message {
 
 /// Puts dead letters into the dead-letter queue.
 pub async fn bury(client: &Client, letters: &[(&str, &str, &str)]) {
-    let queue = Arc::clone(&client.names().dead);
-    let batch: Vec<Outgoing> = letters
+    let letters = letters
         .iter()
-        .map(|(id, tenant, reason)| Outgoing {
-            queue: Arc::clone(&queue),
-            message: letter(id, tenant, reason),
-        })
-        .collect();
-    for answer in client.publish(&batch).await.expect("confirms") {
-        answer.expect("confirmed");
-    }
+        .map(|(id, tenant, reason)| letter(id, tenant, reason));
+    kit::publish(client, &client.names().dead, letters).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -493,7 +460,7 @@ async fn a_dead_letter_shows_how_often_its_job_waited() {
         "good" => Reply::ok(),
         _ => Reply::status(422),
     });
-    let bed = Bed::on(shared_rabbit().url(), shared_redis().url());
+    let bed = Bed::shared();
     let yaml = bed.yaml("max-requests: 1, window-size: 1h", &api.url(), "");
     let yaml = yaml + "delay: {max-in-memory: 100ms}\n";
     let worker = PROGRAM.start(&yaml);

@@ -6,18 +6,14 @@ use std::process::{Command, Output, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use broker::amqp::Client;
-use kit::until;
+use kit::{PATIENCE, client, holds, until};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 use crate::PROGRAM;
-use crate::cli::servers::{bury, client, yaml};
+use crate::cli::servers::{bury, yaml};
 use crate::cli::{CommandResult, sluicegate};
 use crate::worker::running::{Calls, Running};
-
-/// A deadline that ends a hanging test. No step takes this long.
-const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Two workers that count their calls together.
 struct Fleet {
@@ -136,9 +132,7 @@ async fn a_canceled_job_is_a_dead_letter_and_runs_only_after_a_replay() {
     fleet.publish("acme", [one.to_owned()]).await;
     let dead = client(&fleet.yaml).await;
     let queue = Arc::clone(&dead.names().dead);
-    while dead.depth(&queue).await.expect("a depth") < 2 {
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
+    holds(&dead, &queue, 2).await;
     assert_eq!(fleet.calls.of_job(one), 0);
     let args = ["dead", "replay", "--id", one, "--limit", "1", "--json"];
     let done = fleet.runs(&args).await.exited(0).json();
@@ -266,10 +260,7 @@ async fn a_paused_fleet_makes_no_call_until_resumed_even_after_a_restart() {
     let inspected = fleet.json(&["inspect", "acme"]).await;
     assert_eq!(inspected["waits_for"], "pause", "{inspected:#}");
     let work = client(&fleet.yaml).await;
-    let queue = Arc::clone(&work.names().fresh);
-    while work.depth(&queue).await.expect("a depth") < 2 {
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
+    holds(&work, &work.names().fresh, 2).await;
     assert_eq!(fleet.calls.all(), 2, "nothing was called");
     let done = fleet.json(&["resume", "--all"]).await;
     assert_eq!(
@@ -362,18 +353,6 @@ fn impossible_requests_are_refused() {
         let done = sluicegate(&yaml, args).exited(2);
         assert!(done.err.contains(why), "{args:?}: {}", done.err);
     }
-}
-
-/// Waits until `queue` has this many ready messages.
-async fn holds(client: &Client, queue: &str, number: u32) {
-    let queue: Arc<str> = queue.into();
-    let waits = async {
-        while client.depth(&queue).await.expect("a depth") != number {
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
-    };
-    let ended = tokio::time::timeout(PATIENCE, waits).await;
-    assert!(ended.is_ok(), "never: {number} messages in {queue}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

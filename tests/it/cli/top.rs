@@ -5,13 +5,13 @@ use std::num::NonZero;
 use std::os::fd::AsFd as _;
 use std::process::Child;
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use kit::api::Api;
 use kit::gate::gate_at;
 use kit::process::Process;
-use kit::servers::{Redis, shared_rabbit, shared_redis};
-use kit::{Bed, MS, jobs, until};
+use kit::servers::{Redis, shared_rabbit};
+use kit::{Bed, MS, PATIENCE, client, jobs, until};
 use operator::answer::Answer;
 use operator::audit;
 use pty_process::Size;
@@ -23,12 +23,10 @@ use tempfile::TempDir;
 use tokio::task::block_in_place;
 
 use crate::PROGRAM;
-use crate::cli::servers::{buried, client};
+use crate::cli::servers::buried;
 use crate::cli::{CommandResult, sluicegate};
 use crate::fleet::TwoWorkers;
 
-/// A deadline that ends a hanging test. No step takes this long.
-const PATIENCE: Duration = Duration::from_secs(120);
 /// A name with characters that must not reach the terminal unchanged.
 const HOSTILE: &str = "\u{202e}evil\u{200b}日本";
 
@@ -198,11 +196,10 @@ impl TwoWorkers {
 #[tokio::test(flavor = "multi_thread")]
 async fn shadow_limits_report_hypothetical_denials() {
     let api = Api::start().await;
-    let bed = Bed::on(shared_rabbit().url(), shared_redis().url());
+    let bed = Bed::shared();
     let limits = "window-size: 1h, limits: [{name: few, max-requests: 2}, {name: one, max-requests: 1, shadow: true}]";
     let yaml = bed.yaml(limits, &api.url(), "");
-    let worker = PROGRAM.start(&yaml);
-    worker.logs(&["RabbitMQ: consuming"]).await;
+    let worker = PROGRAM.start_consuming(&yaml).await;
     let args = ["tenant", "limit", "many", "1", "--limit", "few", "--shadow"];
     block_in_place(|| sluicegate(&yaml, &args).exited(0));
     bed.publish(&yaml, jobs("many", 20)).await;
@@ -399,7 +396,7 @@ async fn the_longest_waiting_tenant_is_found_paused_and_resumed() {
 async fn dead_letters_are_shown_and_replayed() {
     let api = Api::start().await;
     api.answers(|_| kit::api::Reply::status(422));
-    let bed = Bed::on(shared_rabbit().url(), shared_redis().url());
+    let bed = Bed::shared();
     let yaml = bed.yaml("max-requests: 1000, window-size: 1h", &api.url(), "");
     let worker = PROGRAM.start(&yaml);
     bed.publish(&yaml, jobs("acme", 3).chain(jobs("{evil}*", 1)))
@@ -478,7 +475,7 @@ async fn a_hanging_server_does_not_freeze_the_screen() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_changed_configuration_is_reloaded() {
-    let bed = Bed::on(shared_rabbit().url(), shared_redis().url());
+    let bed = Bed::shared();
     let yaml = |limits: &str| bed.yaml(limits, "http://127.0.0.1:9/", "");
     let top = Top::start(&yaml("max-requests: 1, window-size: 1h"), &[], (24, 80));
     top.shows(&["[1 Fleet]"]).await;

@@ -10,6 +10,7 @@ use gate::{EarlierStarts, Gate, GateError};
 use kit::api::Api;
 use kit::gate::conformance::conforms;
 use kit::gate::{FRESH, LONG, LimitedGate, ask, limit, started};
+use kit::process::DONE;
 use kit::servers::{Redis, shared_rabbit, unique};
 use kit::sources::documented_rule;
 use kit::{Bed, jobs, until};
@@ -169,8 +170,7 @@ async fn a_worker_behind_a_proxy_that_refuses_commands_keeps_its_limits() {
     bed.publish(&yaml, jobs("acme", 12).chain(jobs("other", 5)))
         .await;
     let worker = PROGRAM.start(&yaml);
-    let done = "sluicegate_dispatches_total{outcome=\"done\"}";
-    until("all jobs", || worker.metric(done) == Some(17.0)).await;
+    until("all jobs", || worker.metric(DONE) == Some(17.0)).await;
     let arrivals = kit::counts::arrivals(&api.calls(), "acme");
     let (fullest, early) = kit::counts::windows(&arrivals, 5, kit::SECOND);
     assert_eq!(early, 0, "the fullest window had {fullest}");

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use config::SecretUrl;
 use gate::keys::Keys;
 use gate::redis::RedisGate;
-use gate::{Answer, Change, Gate, GateError, Question, TenantAsk};
+use gate::{Answer, Change, Gate, GateError, TenantAsk};
 use kit::gate::{FRESH, LONG, LimitedGate, ask, decided, gate_at, limit, started, tenant, waits};
 use kit::servers::{Redis, shared_redis, unique};
 use redis::Commands;

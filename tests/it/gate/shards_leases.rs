@@ -14,7 +14,7 @@ use gate::redis::RedisGate;
 use gate::{BreakerScope, End, Gate, GateError};
 use handler::{Handler, Outcome, Permit};
 use kit::engine::{AckRecorder, channel, deliveries, engine};
-use kit::gate::{FRESH, LimitedGate, decided, receipt, settling, started, tenant};
+use kit::gate::{FRESH, LimitedGate, decided, receipt, settling, started};
 use kit::redis_topologies::RedisCluster;
 use kit::servers::unique;
 use kit::until;

@@ -3,13 +3,14 @@
 
 use std::time::Instant;
 
+use kit::PATIENCE;
 use kit::redis_topologies::{RedisCluster, address, until};
 use kit::servers::Redis;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
 use crate::gate::shards::Fleet;
-use crate::gate::starts::{MAX, PATIENCE, TIMEOUT, short};
+use crate::gate::starts::{MAX, TIMEOUT, short};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_slot_that_moves_under_load_keeps_its_usage() {

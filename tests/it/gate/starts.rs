@@ -13,8 +13,6 @@ pub const WINDOW: Duration = Duration::from_millis(1_500);
 pub const GUARD: Duration = Duration::from_millis(500);
 /// How long Redis may take to answer.
 pub const TIMEOUT: Duration = Duration::from_secs(2);
-/// Deadline for anything that must happen.
-pub const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Returns the limit of [`MAX`] starts per [`WINDOW`].
 pub fn short() -> Limits {

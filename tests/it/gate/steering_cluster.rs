@@ -184,15 +184,8 @@ async fn an_instruction_is_on_every_primarys_board_until_dropped() {
     assert_eq!(agreed.steering.hold, Some(Hold::Paused));
     cluster.primaries[0].restart();
     let names = [hold.name(), cancel.name()];
-    let dropped = async {
-        while drop_all(&gate, &names).await.is_err() {
-            tokio::time::sleep(Duration::from_millis(100)).await;
-        }
-    };
-    let within = Duration::from_secs(60);
-    tokio::time::timeout(within, dropped)
-        .await
-        .expect("it is back");
+    let dropped = async || drop_all(&gate, &names).await.is_ok();
+    kit::until_async("its return", dropped).await;
     let seen = see(&gate).await.expect("all answer");
     assert!(in_force(&seen).concerns_no_job());
     let agreed = workers[1].exchange().await.expect("all answer");

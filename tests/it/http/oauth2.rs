@@ -61,13 +61,8 @@ impl Endpoint {
 
     /// Waits until this many requests have arrived.
     async fn is_asked(&self, times: usize) {
-        let asked = async {
-            while self.requests().len() < times {
-                tokio::time::sleep(Duration::from_millis(5)).await;
-            }
-        };
-        let waited = tokio::time::timeout(LONG, asked).await;
-        waited.unwrap_or_else(|_| panic!("{} requests", self.requests().len()));
+        let what = format!("{times} requests");
+        kit::until(&what, || self.requests().len() >= times).await;
     }
 
     fn oauth2(&self, scheme: &str) -> OAuth2 {

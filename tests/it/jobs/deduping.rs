@@ -1,12 +1,10 @@
 //! Jobs that are published twice (`x-dedupe-key`): one job per key is called, by any worker. The
 //! others are reported and counted as duplicates.
 
-use std::collections::HashMap;
-
 use broker::Message;
-use kit::api::{Api, Call, Reply};
-use kit::servers::{shared_rabbit, shared_redis};
-use kit::{Bed, MS, job, until};
+use kit::api::{Api, Reply};
+use kit::process::sum;
+use kit::{Bed, MS, counts, job, until};
 use rules::headers::HeaderValue;
 use rustix::process::Signal;
 
@@ -20,20 +18,11 @@ fn with_key(job: Message, key: &str) -> Message {
     job.with_headers(&[("x-dedupe-key", HeaderValue::Text(key.to_owned()))], &[])
 }
 
-/// Returns the number of calls of each job.
-fn calls_of(calls: &[Call]) -> HashMap<&str, usize> {
-    let mut of = HashMap::new();
-    for call in calls {
-        *of.entry(call.job.as_str()).or_default() += 1;
-    }
-    of
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn two_workers_call_one_of_several_jobs_with_the_same_key() {
     const KEYS: usize = 60;
     let api = Api::start().await;
-    let bed = Bed::on(shared_rabbit().url(), shared_redis().url());
+    let bed = Bed::shared();
     let yaml = bed.yaml(LIMITS, &api.url(), "") + DEDUPE;
     let workers = [PROGRAM.start(&yaml), PROGRAM.start(&yaml)];
     let mut all = Vec::new();
@@ -50,15 +39,14 @@ async fn two_workers_call_one_of_several_jobs_with_the_same_key() {
     all.extend((0..KEYS).map(|n| job("none", format!("none/{n}"))));
     let jobs = all.len();
     bed.publish(&yaml, all).await;
-    let counted = |worker: &kit::process::Process| worker.metric("sluicegate_duplicates_total");
-    let dropped = || workers.iter().filter_map(counted).sum::<f64>() as usize;
+    let dropped = || sum(&workers, "sluicegate_duplicates_total") as usize;
     until("the end of each job", || api.count() + dropped() >= jobs).await;
     assert_eq!((api.count(), dropped()), (3 * KEYS, jobs - 3 * KEYS));
     for worker in workers {
         worker.stop();
     }
     let calls = api.calls();
-    assert!(calls_of(&calls).values().all(|times| *times == 1));
+    assert!(counts::by_job(&calls).values().all(|times| *times == 1));
     let mut keys: Vec<_> = (calls.iter())
         .filter(|call| call.tenant == "own")
         .filter_map(|call| call.job.split_once('/'))
@@ -74,7 +62,7 @@ async fn two_workers_call_one_of_several_jobs_with_the_same_key() {
 async fn the_first_job_remains_the_first_after_its_worker_was_killed() {
     const KEYS: usize = 20;
     let api = Api::start().await;
-    let bed = Bed::on(shared_rabbit().url(), shared_redis().url());
+    let bed = Bed::shared();
     // Few at once, so that jobs are in all places when the worker ends. Most wait in delay queues.
     let limits = "max-requests: 10, window-size: 1s, guard: 100ms";
     let yaml = bed.yaml(limits, &api.url(), "") + DEDUPE + "delay: {max-in-memory: 200ms}\n";
@@ -110,7 +98,7 @@ async fn a_duplicate_has_a_result_and_a_replayed_dead_letter_is_no_duplicate() {
         "bad" => Reply::status(422),
         _ => Reply::ok(),
     });
-    let bed = Bed::on(shared_rabbit().url(), shared_redis().url());
+    let bed = Bed::shared();
     let http = bed
         .yaml(LIMITS, &api.url(), "")
         .replace("dispatch: {", "dispatch: {results: {to: reply-to}, ");

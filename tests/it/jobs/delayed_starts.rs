@@ -6,7 +6,6 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use broker::Message;
 use kit::api::{Api, Reply};
-use kit::servers::{shared_rabbit, shared_redis};
 use kit::{Bed, job, until};
 use rules::headers::HeaderValue;
 use rules::job::Field;
@@ -41,7 +40,7 @@ fn with(job: Message, headers: &[(&str, i64)]) -> Message {
 #[tokio::test(flavor = "multi_thread")]
 async fn no_job_starts_early_when_a_worker_is_killed() {
     let api = Api::start().await;
-    let bed = Bed::on(shared_rabbit().url(), shared_redis().url());
+    let bed = Bed::shared();
     let yaml = bed.yaml("max-requests: 1000, window-size: 1s", &api.url(), "") + DELAYS;
     // Some fail once. Their next attempts do not wait for their delay again.
     api.answers(|call| match call.attempt {
@@ -148,8 +147,8 @@ async fn publish_sets_the_earliest_start_of_a_job() {
     let at = "2026-01-31T12:00:00Z";
     sluicegate(&yaml, &[&publish[..], &["a", "--delay", "10s"]].concat()).exited(0);
     sluicegate(&yaml, &[&publish[..], &["b", "--not-before", at]].concat()).exited(0);
-    let client = servers::client(&yaml).await;
-    let jobs = servers::drain(&client, &client.names().fresh).await;
+    let client = kit::client(&yaml).await;
+    let jobs = kit::drain(&client, &client.names().fresh).await;
     assert_eq!(jobs[0].header("x-delay"), Field::Int(10_000));
     assert_eq!(jobs[1].header("x-not-before"), Field::Text(at));
     for (more, why) in [

@@ -5,7 +5,7 @@ use std::process::Command;
 use kit::api::Api;
 use kit::process::Process;
 use kit::redis_topologies::{port, replicated};
-use kit::servers::{Rabbit, Redis, shared_rabbit, shared_redis};
+use kit::servers::{Rabbit, Redis, shared_rabbit};
 use kit::{Bed, SECOND, counts, job, jobs, until};
 use tempfile::TempDir;
 
@@ -115,7 +115,7 @@ async fn an_empty_redis_admits_nothing_until_an_operator_allows_it() {
 async fn workers_on_two_rabbitmqs_keep_one_limit_until_the_old_one_is_empty() {
     const MAX: usize = 6;
     let (api, new) = (Api::start().await, Rabbit::start());
-    let bed = Bed::on(shared_rabbit().url(), shared_redis().url());
+    let bed = Bed::shared();
     let limits = format!("max-requests: {MAX}, window-size: 6s, guard: 2s");
     let before = bed.yaml(&limits, &api.url(), "");
     let after = before.replace(&bed.amqp, new.url());

@@ -3,7 +3,6 @@
 
 use broker::Message;
 use kit::api::{Api, Call};
-use kit::servers::{shared_rabbit, shared_redis};
 use kit::{Bed, job, until};
 use rules::headers::HeaderValue;
 
@@ -36,7 +35,7 @@ fn of(calls: &[Call], level: &str) -> usize {
 #[tokio::test(flavor = "multi_thread")]
 async fn levels_take_turns_by_weight_over_a_long_backlog() {
     let api = Api::start().await;
-    let bed = Bed::on(shared_rabbit().url(), shared_redis().url());
+    let bed = Bed::shared();
     let yaml = bed.yaml(LIMITS, &api.url(), "") + LEVELS;
     // The least important arrive first, so that the order of arrival can't be the observed one.
     let all: Vec<_> = JOBS
@@ -69,7 +68,7 @@ async fn levels_take_turns_by_weight_over_a_long_backlog() {
 #[tokio::test(flavor = "multi_thread")]
 async fn inspect_counts_waiting_jobs_of_each_level() {
     let api = Api::start().await;
-    let bed = Bed::on(shared_rabbit().url(), shared_redis().url());
+    let bed = Bed::shared();
     // One job is called, and the others wait longer than the test takes.
     let yaml = bed.yaml(
         "max-requests: 1, window-size: 1h, guard: 20s",
@@ -102,7 +101,7 @@ async fn inspect_counts_waiting_jobs_of_each_level() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_job_with_an_unknown_level_is_a_dead_letter() {
     let api = Api::start().await;
-    let bed = Bed::on(shared_rabbit().url(), shared_redis().url());
+    let bed = Bed::shared();
     let yaml = bed.yaml(LIMITS, &api.url(), "") + LEVELS;
     bed.publish(&yaml, [of_level("hihg", 1), of_level("high", 1)])
         .await;

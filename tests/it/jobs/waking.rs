@@ -4,8 +4,7 @@
 use std::cell::Cell;
 
 use kit::api::Api;
-use kit::process::Process;
-use kit::servers::{shared_rabbit, shared_redis};
+use kit::process::{Process, sum};
 use kit::{Bed, MS, SECOND, counts, jobs, until};
 use serde_json::Value;
 use tempfile::NamedTempFile;
@@ -25,10 +24,7 @@ struct Waiting {
 
 impl Waiting {
     async fn under(limits: &str) -> Self {
-        let (bed, api) = (
-            Bed::on(shared_rabbit().url(), shared_redis().url()),
-            Api::start().await,
-        );
+        let (bed, api) = (Bed::shared(), Api::start().await);
         let yaml = bed
             .yaml(limits, &api.url(), "")
             .replace("amqp: {", "amqp: {prefetch: 40, ")
@@ -42,9 +38,7 @@ impl Waiting {
         bed.publish(&waiting.yaml, jobs("acme", JOBS)).await;
         until("a line of all", || waiting.line() == JOBS as u64).await;
         until("all are on their way or in delay queues", || {
-            let in_memory = |worker: &Process| worker.metric("sluicegate_in_memory").unwrap_or(0.0);
-            let delayed: f64 = waiting.workers.iter().map(in_memory).sum();
-            delayed < JOBS as f64
+            sum(&waiting.workers, "sluicegate_in_memory") < JOBS as f64
         })
         .await;
         assert_eq!(waiting.api.count(), 0);
@@ -121,7 +115,7 @@ impl FileWorkers {
     }
 
     async fn new() -> Self {
-        let bed = Bed::on(shared_rabbit().url(), shared_redis().url());
+        let bed = Bed::shared();
         let api = Api::start().await;
         let file = NamedTempFile::with_suffix(".yaml").expect("a file");
         let filed = Self { bed, api, file };
@@ -145,11 +139,8 @@ impl FileWorkers {
         let yaml = Self::yaml(&self.bed, &self.api, 10);
         self.bed.publish(&yaml, jobs("acme", FILED)).await;
         until("some calls, and the others wait", || {
-            let denied = |worker: &Process| {
-                let series = "sluicegate_decisions_total{answer=\"wait\"}";
-                worker.metric(series).unwrap_or(0.0)
-            };
-            self.api.count() >= 25 && workers.iter().map(denied).sum::<f64>() >= 500.0
+            let denied = sum(workers, "sluicegate_decisions_total{answer=\"wait\"}");
+            self.api.count() >= 25 && denied >= 500.0
         })
         .await;
     }
@@ -179,14 +170,14 @@ async fn a_limit_that_is_raised_in_the_file_is_used_by_waiting_jobs_at_once() {
     filed.most_are_called_soon().await;
     until("all calls", || filed.api.count() == FILED).await;
     assert_eq!(counts::repeated(&filed.api.calls()), 0);
-    let deliveries = |worker: &Process| {
-        let queues = ["fresh", "due", "recheck", "lane"].map(|queue| {
-            let series = format!("sluicegate_deliveries_total{{queue=\"{queue}\"}}");
-            worker.metric(&series).unwrap_or(0.0)
-        });
-        queues.iter().sum::<f64>()
+    let deliveries = |queue: &str| {
+        let series = format!("sluicegate_deliveries_total{{queue=\"{queue}\"}}");
+        sum(&workers, &series)
     };
-    let all: f64 = workers.iter().map(deliveries).sum();
+    let all: f64 = ["fresh", "due", "recheck", "lane"]
+        .map(deliveries)
+        .iter()
+        .sum();
     println!("{:.2} deliveries of a job", all / FILED as f64);
 }
 

@@ -6,7 +6,6 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use kit::api::{Api, Call, Reply};
-use kit::servers::{shared_rabbit, shared_redis};
 use kit::{Bed, MS, jobs, until};
 use tokio::time::Instant;
 
@@ -59,7 +58,7 @@ async fn a_reset_in_whole_seconds_costs_no_quota() {
         let mut windows = seen.lock().expect("no panic");
         windows.entry(call.tenant.clone()).or_default().call()
     });
-    let bed = Bed::on(shared_rabbit().url(), shared_redis().url());
+    let bed = Bed::shared();
     let yaml = bed.yaml(
         "max-requests: 20, window-size: 2s, guard: strict",
         &api.url(),

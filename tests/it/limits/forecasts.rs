@@ -8,15 +8,14 @@ use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use kit::api::Api;
-use kit::process::Process;
-use kit::servers::{shared_rabbit, shared_redis};
-use kit::{Bed, jobs, until};
+use kit::process::{Process, sum};
+use kit::{Bed, client, jobs, until};
 use serde_json::Value;
 use trial::pauses::PauseWatch;
 
 use crate::PROGRAM;
 use crate::api::{Port, READER};
-use crate::cli::servers::{buried, bury, client};
+use crate::cli::servers::{buried, bury};
 use crate::cli::{CommandResult, sluicegate};
 
 const TENANTS: [&str; 4] = ["a", "b", "c", "d"];
@@ -25,13 +24,6 @@ const PER_WINDOW: usize = 10;
 const WINDOW_SECONDS: usize = 40;
 /// How far a start may be from its promise, as a part of the wait.
 const PART: f64 = 0.02;
-
-fn sum(workers: &[Process], series: &str) -> f64 {
-    let of_each = workers
-        .iter()
-        .map(|worker| worker.metric(series).unwrap_or(0.0));
-    of_each.sum()
-}
 
 /// Returns the bounds of the histogram's buckets with the number of jobs in each.
 fn off(workers: &[Process], side: &str) -> Vec<(String, f64)> {
@@ -48,10 +40,7 @@ fn off(workers: &[Process], side: &str) -> Vec<(String, f64)> {
 
 /// Runs two workers with a backlog per tenant, whose jobs wait for up to `seconds`.
 async fn promises_of(seconds: usize) {
-    let (bed, api) = (
-        Bed::on(shared_rabbit().url(), shared_redis().url()),
-        Api::start().await,
-    );
+    let (bed, api) = (Bed::shared(), Api::start().await);
     // Short waits are in workers' memory, long ones in delay queues.
     let limits = format!("max-requests: {PER_WINDOW}, window-size: {WINDOW_SECONDS}s, guard: 2s");
     let yaml = bed.yaml(&limits, &api.url(), "") + "delay: {max-in-memory: 2s}\n";
@@ -122,10 +111,7 @@ impl SlowWorker {
     }
 
     async fn of(limits: &str) -> Self {
-        let (bed, api) = (
-            Bed::on(shared_rabbit().url(), shared_redis().url()),
-            Api::start().await,
-        );
+        let (bed, api) = (Bed::shared(), Api::start().await);
         let token = format!("listen: '127.0.0.1:0', token: {READER}");
         let yaml = bed
             .yaml(limits, &api.url(), "")

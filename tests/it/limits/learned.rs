@@ -7,7 +7,6 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use kit::api::{Api, Call, Reply};
-use kit::servers::{shared_rabbit, shared_redis};
 use kit::{Bed, jobs, until};
 use serde_json::Value;
 use tokio::time::Instant;
@@ -59,12 +58,11 @@ async fn a_limit_sinks_to_what_the_api_gives_and_rises_when_it_gives_more() {
     hidden.takes.store(15, Ordering::SeqCst);
     let answering = Arc::clone(&hidden);
     api.answers(move |call| answering.answer(call));
-    let bed = Bed::on(shared_rabbit().url(), shared_redis().url());
+    let bed = Bed::shared();
     let limits =
         "max-requests: 20, window-size: 500ms, guard: 200ms, adaptive: {within: 50%..100%}";
     let yaml = bed.yaml(limits, &api.url(), "");
-    let worker = PROGRAM.start(&yaml);
-    worker.logs(&["RabbitMQ: consuming"]).await;
+    let worker = PROGRAM.start_consuming(&yaml).await;
     bed.publish(&yaml, jobs("acme", 4_000)).await;
     let lowered = "limit lowered: the API admits less than the limit";
     worker

@@ -2,8 +2,6 @@
 //! and a promoted limit applies from then on with everything that its shadow counted. Also their
 //! cost in Redis.
 
-use std::io::{Read, Write};
-use std::net::TcpStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -11,7 +9,7 @@ use gate::{Answer, Gate};
 use kit::api::Api;
 use kit::gate::{FRESH, asking, gate_at, guarded_limit};
 use kit::process::Process;
-use kit::servers::{Redis, shared_rabbit, shared_redis};
+use kit::servers::Redis;
 use kit::{Bed, counts, jobs, until};
 use rules::limit::{Algorithm, Limits};
 use serde_json::Value;
@@ -45,16 +43,8 @@ fn virtual_times(calls: &[Instant], window: Duration) -> Vec<Instant> {
 
 /// Returns the answer of the API of `worker` to a local program.
 fn by_api(worker: &Process, path: &str) -> Value {
-    let log = worker.log();
-    let address = |line: &String| Some(line.split("admin.listen=").nth(1)?.trim().to_owned());
-    let listen = log.iter().find_map(address).expect("it listens");
-    let mut stream = TcpStream::connect(&listen).expect("it listens");
-    let request = format!("GET {path} HTTP/1.1\r\nhost: {listen}\r\nconnection: close\r\n\r\n");
-    stream.write_all(request.as_bytes()).expect("sent");
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).expect("an answer");
-    let (_, body) = answer.split_once("\r\n\r\n").expect("a body");
-    serde_json::from_str(body).expect("JSON")
+    let body = worker.get(path).expect("it listens");
+    serde_json::from_str(&body).expect("JSON")
 }
 
 fn sum_of(worker: &Process, series: &str) -> f64 {
@@ -66,7 +56,7 @@ fn sum_of(worker: &Process, series: &str) -> f64 {
 async fn a_shadow_matches_the_apis_log_and_keeps_its_usage_when_promoted() {
     const BURST: usize = 40;
     let api = Api::start().await;
-    let bed = Bed::on(shared_rabbit().url(), shared_redis().url());
+    let bed = Bed::shared();
     let limits = |shadow: &str| {
         let all = format!(
             "limits: [{{name: most, use-algo: token-bucket-algo, max-requests: 500, window-size: 1s}}, {{name: few, max-requests: {MAX}, window-size: 30s, guard: 2s{shadow}}}]"
@@ -172,11 +162,10 @@ async fn a_shadow_matches_the_apis_log_and_keeps_its_usage_when_promoted() {
 async fn a_tried_maximum_denies_nothing_and_counts_earlier_starts_once_set() {
     const BURST: usize = 20;
     let api = Api::start().await;
-    let bed = Bed::on(shared_rabbit().url(), shared_redis().url());
+    let bed = Bed::shared();
     let limits = "limits: [{name: few, max-requests: 500, window-size: 30s, guard: 2s}, {name: running, max-concurrent: 64}]";
     let yaml = bed.yaml(limits, &api.url(), "");
-    let worker = PROGRAM.start(&yaml);
-    worker.logs(&["RabbitMQ: consuming"]).await;
+    let worker = PROGRAM.start_consuming(&yaml).await;
     let tenant = |args: &[&str]| sluicegate(&yaml, &[&["tenant", "limit"], args].concat());
     let shadows = |of: &str| {
         let found = sluicegate(&yaml, &["inspect", of, "--json"]).exited(0);

@@ -11,15 +11,15 @@ use fantoccini::{Client, ClientBuilder, Locator};
 use hyper_util::client::legacy::connect::HttpConnector;
 use kit::api::{Api, Reply};
 use kit::process::Process;
-use kit::servers::{free_port, shared_rabbit, shared_redis};
-use kit::{Bed, PATIENCE, job, jobs};
+use kit::servers::free_port;
+use kit::{Bed, PATIENCE, client, job, jobs, until_async};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::PROGRAM;
 use crate::api::{OPERATOR, Port, READER};
-use crate::cli::servers::{buried, client};
+use crate::cli::servers::buried;
 use crate::page::HOSTILE;
 
 /// Number of waiting tenants.
@@ -190,7 +190,7 @@ struct Fleet {
 
 impl Fleet {
     async fn start() -> Self {
-        let bed = Bed::on(shared_rabbit().url(), shared_redis().url());
+        let bed = Bed::shared();
         let api = Api::start().await;
         api.answers(|call| match call.tenant.as_str() {
             "rude" => Reply::status(429).header("retry-after", "3600"),
@@ -276,11 +276,8 @@ async fn an_operator_can_use_the_whole_page_in_a_browser() {
     let before = browser.is(tile).await;
     let more = (0..4).map(|id| job("acme", format!("more-{id}")));
     fleet.bed.publish(&fleet.yaml, more).await;
-    let started = Instant::now();
-    while browser.is(tile).await == before {
-        assert!(started.elapsed() < PATIENCE, "{before} stays");
-        tokio::time::sleep(Duration::from_millis(100)).await;
-    }
+    let changes = async || browser.is(tile).await != before;
+    until_async("another number of jobs", changes).await;
     let focused = browser.is("document.activeElement.className").await;
     assert_eq!(focused, json!("scroll"), "the focus stays");
 
@@ -289,11 +286,8 @@ async fn an_operator_can_use_the_whole_page_in_a_browser() {
     browser.is(slow).await;
     let left = "document.querySelector('[data-ends]').textContent";
     tokio::time::sleep(Duration::from_millis(1_500)).await;
-    let started = Instant::now();
-    while browser.is(left).await.to_string().contains("d ") {
-        assert!(started.elapsed() < PATIENCE, "it counts from its own clock");
-        tokio::time::sleep(Duration::from_millis(100)).await;
-    }
+    let is_right = async || !browser.is(left).await.to_string().contains("d ");
+    until_async("a countdown by the server's clock", is_right).await;
 
     // A reader is asked for the other token, and then returns to the question.
     browser.click("Pause…").await;

@@ -4,18 +4,16 @@
 mod browser;
 
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use admin::{AdminServer, PipelineState, PipelineStates, serve};
-use config::{Admin, Config, Secret};
-use kit::{PATIENCE, SECOND, job, until};
+use kit::{PATIENCE, SECOND, job, until, until_async};
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
+use crate::api::servers::unavailable;
 use crate::api::{Answer, OPERATOR, READER, Run, send};
 
 const FORM: &str = "content-type: application/x-www-form-urlencoded\r\n";
@@ -428,7 +426,7 @@ async fn an_action_requires_an_operators_session_and_its_own_form_and_site() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn wrong_tokens_are_refused_slowly_and_block_no_valid_one() {
-    let server = port_of(Some(READER)).await;
+    let server = unavailable([Some(READER), None]).await;
     let browser = Browser::of(server.listen);
     for _ in 0..10 {
         assert_eq!(browser.post("/ui/sign-in", "token=wrong").await.status, 401);
@@ -462,28 +460,9 @@ async fn wrong_tokens_are_refused_slowly_and_block_no_valid_one() {
     server.stop().await;
 }
 
-/// Returns the port of a pipeline whose servers are unavailable.
-async fn port_of(token: Option<&str>) -> AdminServer {
-    app::install_tls_provider();
-    let port = kit::servers::free_port();
-    let yaml = format!(
-        "amqp: {{url: 'amqp://127.0.0.1:{port}'}}\nredis: {{url: 'redis://127.0.0.1:{port}'}}\n"
-    );
-    let config = Config::parse("page.yaml", &yaml, std::iter::empty()).expect("valid");
-    let seen = PipelineState::default();
-    seen.config.set(&config);
-    let admin = Admin {
-        listen: ([127, 0, 0, 1], 0).into(),
-        token: token.map(Secret::new),
-        operator_token: None,
-    };
-    let server = serve(&admin, Arc::new(PipelineStates::only(seen))).await;
-    server.expect("a free port")
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn without_a_token_local_clients_read_and_unreachable_servers_are_shown() {
-    let server = port_of(None).await;
+    let server = unavailable([None, None]).await;
     let listen = server.listen;
     let page = Browser::of(listen).get("/ui").await;
     assert_eq!(page.status, 503, "{page:?}");
@@ -619,18 +598,12 @@ async fn streams_are_bounded_independently_of_pages() {
     );
     drop(streams.pop());
     // A place becomes free once the worker has noticed that its viewer is gone.
-    let seated = async {
-        loop {
-            let mut stream = Stream::of(&reader, "/ui").await;
-            stream.shows("HTTP/1.1 ").await;
-            if stream.text.starts_with("HTTP/1.1 200") {
-                return;
-            }
-        }
-    };
-    timeout(PATIENCE, seated)
-        .await
-        .expect("no seat is free again");
+    until_async("a free place", async || {
+        let mut stream = Stream::of(&reader, "/ui").await;
+        stream.shows("HTTP/1.1 ").await;
+        stream.text.starts_with("HTTP/1.1 200")
+    })
+    .await;
     run.worker.stop();
 }
 
@@ -661,12 +634,7 @@ async fn foreign_names_are_always_shown_as_text() {
         let answer = run.port.get("/tenants?limit=50").await.is(200);
         answer["tenants"].as_array().map_or(0, Vec::len)
     };
-    let all = async {
-        while listed().await < HOSTILE.len() + 1 {
-            tokio::time::sleep(Duration::from_millis(100)).await;
-        }
-    };
-    timeout(PATIENCE, all).await.expect("they are named");
+    until_async("all are named", async || listed().await > HOSTILE.len()).await;
     let list = reader.get("/ui/tenants").await;
     is_plain_of_others(&list);
     for name in HOSTILE.into_iter().chain([long.as_str()]) {
@@ -760,12 +728,7 @@ async fn several_pipelines_are_chosen_by_name() {
             .get("/ui/letter?id=stray&no-tenant=true&pipeline=two")
             .await
     };
-    let dead = async {
-        while letter().await.status != 200 {
-            tokio::time::sleep(Duration::from_millis(100)).await;
-        }
-    };
-    timeout(PATIENCE, dead).await.expect("it is dead");
+    until_async("a dead letter", async || letter().await.status == 200).await;
     let letter = letter().await;
     assert_eq!(
         letter
@@ -844,16 +807,11 @@ async fn a_list_is_in_pages() {
     let jobs = (0..70).flat_map(|tenant| (0..2).map(move |id| job(&format!("t-{tenant:02}"), id)));
     run.bed.publish(&run.yaml, jobs).await;
     let reader = Browser::signed_in(run.port.0, READER).await;
-    let named = async {
-        loop {
-            let answer = run.port.get("/tenants?limit=1").await.is(200);
-            if answer["tenants_not_shown"] == 69 {
-                return;
-            }
-            tokio::time::sleep(Duration::from_millis(100)).await;
-        }
-    };
-    timeout(PATIENCE, named).await.expect("all are named");
+    until_async("all are named", async || {
+        let answer = run.port.get("/tenants?limit=1").await.is(200);
+        answer["tenants_not_shown"] == 69
+    })
+    .await;
     let rows = |answer: &Answer| answer.body.matches("<th scope=\"row\">").count();
     let first = reader.get("/ui/tenants").await;
     assert_eq!(rows(&first), 50, "{first:?}");

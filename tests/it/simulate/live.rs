@@ -8,10 +8,8 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use broker::Outgoing;
 use config::Config;
 use kit::api::{Api, Reply};
-use kit::servers::{shared_rabbit, shared_redis};
 use kit::{Bed, SECOND, job, until};
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
@@ -181,7 +179,7 @@ impl Workload {
     /// Runs the load on real servers with an equivalent API.
     async fn live(&self, jobs: &Arc<Vec<SimulatedJob>>) -> (Config, Figures) {
         let (api, described) = (Api::start().await, self.api());
-        let bed = Bed::on(shared_rabbit().url(), shared_redis().url());
+        let bed = Bed::shared();
         let yaml = bed.yaml(self.limits, &api.url(), "");
         let config = Config::parse("live.yaml", &yaml, std::iter::empty()).expect("valid");
         let workers: Vec<_> = (0..self.workers).map(|_| PROGRAM.start(&yaml)).collect();
@@ -234,8 +232,7 @@ impl Workload {
             reply.after(latency)
         });
 
-        let client = bed.client(&yaml).await;
-        let fresh = Arc::clone(&client.names().fresh);
+        let client = kit::client(&yaml).await;
         let wall = || {
             SystemTime::now()
                 .duration_since(UNIX_EPOCH)
@@ -253,15 +250,8 @@ impl Workload {
                 .take_while(|job| job.at_us() <= now)
                 .count()
                 .max(1);
-            let batch: Vec<_> = (next..next + due)
-                .map(|id| Outgoing {
-                    queue: Arc::clone(&fresh),
-                    message: jobs[id].message(id, None),
-                })
-                .collect();
-            for confirmed in client.publish(&batch).await.expect("confirms") {
-                confirmed.expect("confirmed");
-            }
+            let batch = (next..next + due).map(|id| jobs[id].message(id, None));
+            kit::publish(&client, &client.names().fresh, batch).await;
             next += due;
         }
         client.close().await;

@@ -3,7 +3,6 @@
 
 use kit::api::Api;
 use kit::process::Process;
-use kit::servers::{shared_rabbit, shared_redis};
 use kit::{Bed, job, jobs, until};
 
 use crate::PROGRAM;
@@ -26,11 +25,10 @@ fn closed(worker: &Process) -> (usize, usize) {
 #[tokio::test(flavor = "multi_thread")]
 async fn closed_tenants_are_logged_in_a_few_lines_and_a_summary() {
     let api = Api::start().await;
-    let bed = Bed::on(shared_rabbit().url(), shared_redis().url());
+    let bed = Bed::shared();
     let limits = "max-requests: 1, window-size: 10m";
     let yaml = bed.yaml(limits, &api.url(), "");
-    let worker = PROGRAM.start(&yaml);
-    worker.logs(&["RabbitMQ: consuming"]).await;
+    let worker = PROGRAM.start_consuming(&yaml).await;
     let all = (0..TENANTS).flat_map(|tenant| jobs(&format!("t{tenant}"), 5).collect::<Vec<_>>());
     bed.publish(&yaml, all).await;
     // Four jobs of each are denied, which closes each once. The sum is logged when nothing else
@@ -46,10 +44,9 @@ async fn closed_tenants_are_logged_in_a_few_lines_and_a_summary() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_pause_and_its_early_end_are_logged() {
     let api = Api::start().await;
-    let bed = Bed::on(shared_rabbit().url(), shared_redis().url());
+    let bed = Bed::shared();
     let yaml = bed.yaml("max-requests: 100, window-size: 1s", &api.url(), "");
-    let worker = PROGRAM.start(&yaml);
-    worker.logs(&["RabbitMQ: consuming"]).await;
+    let worker = PROGRAM.start_consuming(&yaml).await;
     sluicegate(&yaml, &["tenant", "pause", "boss", "--for", "1h"]).exited(0);
     bed.publish(&yaml, [job("boss", "paused")]).await;
     let suspended = "tenant closed: suspended";

@@ -6,7 +6,6 @@ use std::fs;
 
 use kit::api::Api;
 use kit::prometheus::{Prometheus, promtool};
-use kit::servers::{shared_rabbit, shared_redis};
 use kit::{Bed, job, jobs, root, until};
 use serde_json::Value;
 use telemetry::metrics::Metrics;
@@ -251,7 +250,7 @@ fn values(prometheus: &Prometheus, query: &str) -> Vec<f64> {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_real_prometheus_scrapes_a_worker_and_evaluates_all_of_it() {
     let api = Api::start().await;
-    let bed = Bed::on(shared_rabbit().url(), shared_redis().url());
+    let bed = Bed::shared();
     // Two jobs of a tenant start, and the others wait for an hour.
     let limits = "limits: [{name: hourly, max-requests: 2, window-size: 1h}]";
     let yaml = bed.yaml(limits, &api.url(), ", timeout: 300s");
@@ -270,12 +269,8 @@ async fn a_real_prometheus_scrapes_a_worker_and_evaluates_all_of_it() {
     bed.publish(&yaml, [job("b", "first"), job("c", "second")])
         .await;
 
-    let listens = |line: &String| Some(line.split("admin.listen=").nth(1)?.trim().to_owned());
-    until("the admin port", || {
-        worker.log().iter().any(|line| listens(line).is_some())
-    })
-    .await;
-    let target = worker.log().iter().find_map(listens).expect("it listens");
+    until("the admin port", || worker.listen().is_some()).await;
+    let target = worker.listen().expect("it listens");
     let prometheus = Prometheus::start("sluicegate", &[target], &root().join(RULES));
     let shows = |query: &str, expected: f64| {
         values(&prometheus, query)

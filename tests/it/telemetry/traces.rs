@@ -7,8 +7,7 @@ use broker::Message;
 use kit::api::{Api, Reply};
 use kit::certificates::TestCertificates;
 use kit::collector::{Collector, Span};
-use kit::process::Process;
-use kit::servers::{shared_rabbit, shared_redis};
+use kit::process::{DONE, Process};
 use kit::{Bed, job, jobs, until};
 use rules::headers::HeaderValue;
 use rules::trace::Context;
@@ -20,7 +19,6 @@ use crate::cli::sluicegate;
 use crate::worker::forward;
 use crate::worker::results::{queue, results};
 
-const DONE: &str = "sluicegate_dispatches_total{outcome=\"done\"}";
 const PARENT: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
 /// A value that must not be in our logs.
 const SECRET: &str = "kept-from-logs";
@@ -66,7 +64,7 @@ async fn a_jobs_spans_join_its_publishers_trace_and_its_context_is_forwarded() {
         ("again", 1) => Reply::status(503),
         _ => Reply::ok(),
     });
-    let bed = Bed::on(shared_rabbit().url(), shared_redis().url());
+    let bed = Bed::shared();
     let limits = "max-requests: 1, window-size: 10m";
     let yaml = bed.yaml(limits, &api.url(), ", forward-headers: [traceparent]");
     let dispatch = ", results: {to: reply-to}}\nretry: {initial-interval: 100ms}\nlog: {format: json}\ndelay: {max-delay: 1s}\n";
@@ -202,7 +200,7 @@ async fn a_jobs_spans_join_its_publishers_trace_and_its_context_is_forwarded() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_collector_that_hangs_or_refuses_costs_spans_and_no_job() {
     let (api, collector) = (Api::start().await, Collector::start().await);
-    let bed = Bed::on(shared_rabbit().url(), shared_redis().url());
+    let bed = Bed::shared();
     let yaml = bed.yaml("max-requests: 10000, window-size: 1s", &api.url(), "");
     collector.answers(0);
     let variables = [
@@ -239,7 +237,7 @@ async fn a_collector_that_hangs_or_refuses_costs_spans_and_no_job() {
 async fn a_forwarded_job_has_the_context_and_a_collector_may_require_tls() {
     let papers = TestCertificates::new();
     let collector = Collector::over_tls(&papers).await;
-    let bed = Bed::on(shared_rabbit().url(), shared_redis().url());
+    let bed = Bed::shared();
     let work = format!("{}-work", bed.name);
     let limits = "max-requests: 100, window-size: 1s";
     let yaml = forward::yaml(&bed, limits, &format!("routing-key: {work}"));

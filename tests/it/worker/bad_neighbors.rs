@@ -4,12 +4,12 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use broker::Message;
 use broker::amqp::REPLY_TO;
-use broker::{Message, Outgoing};
 use kit::api::{Api, Reply};
 use kit::process::Process;
 use kit::servers::{Rabbit, shared_rabbit, shared_redis};
-use kit::{Bed, job, jobs, until};
+use kit::{Bed, counts, job, jobs, until};
 use lapin::options::QueueDeclareOptions;
 use lapin::types::{AMQPValue, FieldTable};
 use lapin::{Connection, ConnectionProperties};
@@ -51,11 +51,7 @@ fn results(worker: &Process) -> usize {
 
 /// Returns the number of calls of each job.
 fn calls(api: &Api) -> BTreeMap<String, usize> {
-    let mut calls = BTreeMap::new();
-    for call in api.calls() {
-        *calls.entry(call.job).or_default() += 1;
-    }
-    calls
+    counts::by_job(&api.calls())
 }
 
 fn called(api: &Api, tenant: &str) -> usize {
@@ -142,18 +138,10 @@ async fn many_reply_tos_that_close_the_connection_stop_no_other_tenant_and_no_ot
         .collect();
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
     bed.publish(&yaml, asking("evil", EVIL, &names)).await;
-    let client = bed.client(&yaml).await;
+    let client = kit::client(&yaml).await;
     let mut replies = client.replies().await.expect("replies");
-    let queue = client.names().fresh.clone();
-    let to_queue = |message| Outgoing {
-        queue: queue.clone(),
-        message,
-    };
-    let asked: Vec<_> = (asking("asker", GOOD, &[REPLY_TO]).into_iter())
-        .map(to_queue)
-        .collect();
-    let answers = client.publish(&asked).await.expect("confirms");
-    assert!(answers.iter().all(Result::is_ok), "{answers:?}");
+    let asked = asking("asker", GOOD, &[REPLY_TO]);
+    kit::publish(&client, &client.names().fresh, asked).await;
     bed.publish(&yaml, jobs("good", GOOD)).await;
     let worker = PROGRAM.start(&yaml);
     until("all are called", || called(&api, "good") == GOOD).await;
@@ -307,7 +295,7 @@ async fn unconfirmed_dead_letters_stop_no_waiting_job() {
     let rabbit = Rabbit::start();
     let (api, bed) = (Api::start().await, bed(&rabbit));
     let yaml = bed.yaml("max-requests: 10, window-size: 1s", &api.url(), "");
-    bed.client(&yaml).await.close().await;
+    kit::client(&yaml).await.close().await;
     let dead = format!("{}.dead", bed.name);
     stand_still(&rabbit, &dead, true);
     let worker = PROGRAM.start(&yaml);
@@ -367,14 +355,7 @@ async fn jobs_of_which_rabbitmq_stores_no_copy_end_no_session_and_are_not_lost()
     worker.logs(&["RabbitMQ stores no copy of a job"]).await;
     assert_eq!(worker.count(&["session lost"]), 0);
     max_message_size(&rabbit, 128 << 20);
-    let started = tokio::time::Instant::now();
-    let mut letters = Vec::new();
-    while letters.is_empty() && started.elapsed() < kit::PATIENCE {
-        letters = bed.dead(&yaml).await;
-        tokio::time::sleep(Duration::from_millis(200)).await;
-    }
-    let letters: Vec<_> = letters.iter().filter_map(Message::id).collect();
-    assert_eq!(letters, ["r"]);
+    assert_eq!(kit::ids(&bed.all_dead(&yaml, 1).await), ["r"]);
     worker.stop();
     let calls = calls(&api);
     assert_eq!((calls.len(), called(&api, "late")), (102, 1));

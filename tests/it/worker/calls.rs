@@ -11,7 +11,7 @@ use kit::certificates::TestCertificates;
 use kit::connect::ConnectProxy;
 use kit::process::Process;
 use kit::servers::{shared_rabbit, shared_redis, unique};
-use kit::{Bed, MS, until};
+use kit::{Bed, until};
 use lapin::BasicProperties;
 use lapin::types::{AMQPValue, FieldTable};
 use serde_json::Value;
@@ -104,7 +104,7 @@ async fn whole_numbers_are_tenants_in_headers_and_in_bodies() {
         ("json:/customer_id", "a body"),
     ] {
         let api = Api::start().await;
-        let bed = Bed::on(shared_rabbit().url(), shared_redis().url());
+        let bed = Bed::shared();
         let limits = bed.yaml("max-requests: 3, window-size: 1h", &api.url(), "");
         let yaml = format!("{limits}job: {{tenant: '{tenant}'}}\n");
         let message = |number: usize, (header, body): (AMQPValue, &str)| {
@@ -135,11 +135,7 @@ async fn whole_numbers_are_tenants_in_headers_and_in_bodies() {
             .await;
         let worker = PROGRAM.start(&yaml);
         until("the calls", || api.count() == 4).await;
-        let mut letters = Vec::new();
-        while letters.len() < 2 {
-            letters.extend(bed.dead(&yaml).await);
-            tokio::time::sleep(20 * MS).await;
-        }
+        let letters = bed.all_dead(&yaml, 2).await;
         worker.stop();
         let mut tenants: Vec<_> = api.calls().into_iter().map(|call| call.tenant).collect();
         tenants.sort();

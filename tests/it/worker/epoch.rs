@@ -4,22 +4,24 @@
 use std::time::{Duration, Instant};
 
 use app::Worker;
-use broker::Outgoing;
 use broker::amqp::{Client, in_use};
 use config::Config;
 use gate::fleet::AGREED_FOR_MS;
 use handler::{Handler, Outcome, Permit};
 use kit::redis_topologies::{RedisCluster, address, until as happens};
 use kit::servers::{Redis, shared_rabbit, unique};
+use kit::{Bed, PATIENCE};
 use rules::delays::DelayLevels;
 use rules::job::Job;
 
 use crate::PROGRAM;
+use crate::cli::servers::config;
 use crate::cli::sluicegate;
 use crate::gate::topology::tenants_of;
 use crate::worker::running::Running;
 
-const PATIENCE: Duration = Duration::from_secs(120);
+/// An API that no worker here calls.
+const NOWHERE: &str = "http://127.0.0.1:9/";
 
 struct InstantHandler;
 
@@ -39,44 +41,34 @@ async fn until(worker: &Running, series: &str) {
     kit::until(series, || worker.shows(series)).await;
 }
 
-async fn publish(config: &Config, levels: &DelayLevels, tenant: &str, count: usize) {
-    let client = Client::connect(&config.amqp, levels)
-        .await
-        .expect("RabbitMQ answers");
-    publish_by(&client, config, tenant, count).await;
+async fn publish(yaml: &str, tenant: &str, count: usize) {
+    let client = kit::client(yaml).await;
+    publish_by(&client, tenant, count).await;
     client.close().await;
 }
 
-async fn publish_by(client: &Client, config: &Config, tenant: &str, count: usize) {
-    let outgoing = |message| Outgoing {
-        queue: config.amqp.queue.as_str().into(),
-        message,
-    };
-    let jobs: Vec<_> = kit::jobs(tenant, count).map(outgoing).collect();
-    let published = client.publish(&jobs).await.expect("it answers");
-    for published in published {
-        published.expect("it is confirmed");
-    }
+async fn publish_by(client: &Client, tenant: &str, count: usize) {
+    kit::publish(client, &client.names().fresh, kit::jobs(tenant, count)).await;
+}
+
+/// Returns a bed on one of the primaries, and a worker's configuration.
+fn on(cluster: &RedisCluster, limits: &str) -> (Bed, String) {
+    let bed = Bed::on(shared_rabbit().url(), cluster.primaries[1].url());
+    let yaml = bed.yaml(limits, NOWHERE, "");
+    (bed, yaml.replace("prefix:", "cluster: true, prefix:"))
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_worker_on_an_emptied_redis_waits_for_an_operator_or_a_window() {
     let redis = Redis::start();
-    let queue = unique("emptied");
-    let text = format!(
-        "amqp: {{url: \"{}\", queue: \"{queue}\"}}\n\
-         redis: {{url: \"{}\", prefix: \"{queue}\"}}\n\
-         rate-limiter: {{max-requests: 2, window-size: 1h, guard: 1m}}\n\
-         admin: {{listen: \"127.0.0.1:0\"}}\n",
-        shared_rabbit().url(),
-        redis.url(),
-    );
-    let config = Config::parse("test", &text, std::iter::empty()).expect("a good config");
+    let limits = "max-requests: 2, window-size: 1h, guard: 1m";
+    let yaml = Bed::on(shared_rabbit().url(), redis.url()).yaml(limits, NOWHERE, "");
+    let config = config(&yaml);
     let levels = DelayLevels::new(config.delay.max_delay);
 
     // A new system has nothing to lose.
     assert!(!in_use(&config.amqp, &levels).await.expect("it answers"));
-    publish(&config, &levels, "busy", 5).await;
+    publish(&yaml, "busy", 5).await;
     assert!(!in_use(&config.amqp, &levels).await.expect("it answers"));
     // With another max-delay the delay queues are the same.
     let other = DelayLevels::new(Duration::from_secs(60));
@@ -100,7 +92,7 @@ async fn a_worker_on_an_emptied_redis_waits_for_an_operator_or_a_window() {
 
     // Jobs wait, so some were started, but their number is unknown.
     redis.ctl(&["flushall"]);
-    publish(&config, &levels, "calm", 1).await;
+    publish(&yaml, "calm", 1).await;
     let careful = start(&config, false);
     until(&careful, "sluicegate_gate_recovering 1").await;
     until(&careful, "sluicegate_deliveries_total{queue=\"fresh\"} 1").await;
@@ -118,21 +110,11 @@ async fn a_worker_on_an_emptied_redis_waits_for_an_operator_or_a_window() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_worker_on_a_cluster_continues_for_healthy_primaries() {
     let cluster = RedisCluster::start(&[]);
-    let queue = unique("cluster");
-    let text = format!(
-        "amqp: {{url: \"{}\", queue: \"{queue}\"}}\n\
-         redis: {{url: \"{}\", cluster: true, prefix: \"{queue}\"}}\n\
-         rate-limiter: {{max-requests: 100, window-size: 1s}}\n\
-         admin: {{listen: \"127.0.0.1:0\"}}\n",
-        shared_rabbit().url(),
-        cluster.primaries[1].url(),
-    );
-    let config = Config::parse("test", &text, std::iter::empty()).expect("a good config");
-    let levels = DelayLevels::new(config.delay.max_delay);
-    let [lost, flushed, other] = tenants_of(&cluster, &queue, 1).map(|ids| ids[0].clone());
-    let worker = start(&config, false);
+    let (bed, yaml) = on(&cluster, "max-requests: 100, window-size: 1s");
+    let [lost, flushed, other] = tenants_of(&cluster, &bed.name, 1).map(|ids| ids[0].clone());
+    let worker = start(&config(&yaml), false);
     for tenant in [&lost, &flushed, &other] {
-        publish(&config, &levels, tenant, 1).await;
+        publish(&yaml, tenant, 1).await;
     }
     until(&worker, &done(3)).await;
 
@@ -140,12 +122,12 @@ async fn a_worker_on_a_cluster_continues_for_healthy_primaries() {
     // The workers' agreements have expired by then.
     tokio::time::sleep(Duration::from_millis(AGREED_FOR_MS + 1_000)).await;
     for tenant in [&lost, &flushed, &other] {
-        publish(&config, &levels, tenant, 1).await;
+        publish(&yaml, tenant, 1).await;
     }
     until(&worker, &done(5)).await;
     cluster.primaries[1].ctl(&["flushall"]);
     for tenant in [&flushed, &other] {
-        publish(&config, &levels, tenant, 1).await;
+        publish(&yaml, tenant, 1).await;
     }
     until(&worker, &done(7)).await;
     cluster.primaries[0].restart();
@@ -157,17 +139,8 @@ async fn a_worker_on_a_cluster_continues_for_healthy_primaries() {
 #[tokio::test(flavor = "multi_thread")]
 async fn one_closed_primary_is_reported() {
     let cluster = RedisCluster::start(&[]);
-    let queue = unique("seen");
-    let yaml = format!(
-        "amqp: {{url: \"{}\", queue: \"{queue}\"}}\n\
-         redis: {{url: \"{}\", cluster: true, prefix: \"{queue}\"}}\n\
-         rate-limiter: {{max-requests: 100, window-size: 1h}}\n\
-         dispatch: {{http: {{url: 'http://127.0.0.1:9/'}}}}\n\
-         admin: {{listen: \"127.0.0.1:0\"}}\n",
-        shared_rabbit().url(),
-        cluster.primaries[0].url(),
-    );
-    let [calm, flushed, away] = tenants_of(&cluster, &queue, 1).map(|ids| ids[0].clone());
+    let (bed, yaml) = on(&cluster, "max-requests: 100, window-size: 1h");
+    let [calm, flushed, away] = tenants_of(&cluster, &bed.name, 1).map(|ids| ids[0].clone());
     let worker = PROGRAM.start(&yaml);
     let metric = |series: &str| worker.metric(series);
     let primaries =
@@ -251,23 +224,13 @@ async fn a_hanging_primary_delays_no_tenant_of_another() {
     let cluster = RedisCluster::start(&[]);
     // With `strict`, each call is settled before the next question.
     for guard in ["50ms", "strict"] {
-        let queue = unique("hangs");
-        let text = format!(
-            "amqp: {{url: \"{}\", queue: \"{queue}\"}}\n\
-             redis: {{url: \"{}\", cluster: true, prefix: \"{queue}\"}}\n\
-             rate-limiter: {{max-requests: 10000, window-size: 1s, guard: {guard}}}\n\
-             admin: {{listen: \"127.0.0.1:0\"}}\n",
-            shared_rabbit().url(),
-            cluster.primaries[1].url(),
-        );
-        let config = Config::parse("test", &text, std::iter::empty()).expect("a good config");
-        let levels = DelayLevels::new(config.delay.max_delay);
-        let [hung, other, _] = tenants_of(&cluster, &queue, 1).map(|ids| ids[0].clone());
-        let worker = start(&config, false);
-        let client = Client::connect(&config.amqp, &levels).await;
-        let client = client.expect("RabbitMQ answers");
+        let limits = format!("max-requests: 10000, window-size: 1s, guard: {guard}");
+        let (bed, yaml) = on(&cluster, &limits);
+        let [hung, other, _] = tenants_of(&cluster, &bed.name, 1).map(|ids| ids[0].clone());
+        let worker = start(&config(&yaml), false);
+        let client = kit::client(&yaml).await;
         for tenant in [&hung, &other] {
-            publish_by(&client, &config, tenant, 1).await;
+            publish_by(&client, tenant, 1).await;
         }
         until(&worker, &done(2)).await;
 
@@ -277,13 +240,13 @@ async fn a_hanging_primary_delays_no_tenant_of_another() {
         loop {
             cluster.primaries[0].pause();
             let out = QuestionOut::next(&worker);
-            publish_by(&client, &config, &hung, 1).await;
+            publish_by(&client, &hung, 1).await;
             published += 1;
             let fresh = format!("sluicegate_deliveries_total{{queue=\"fresh\"}} {published}");
             until(&worker, &fresh).await;
             let mut meanwhile = 0;
             while out.is_unanswered() {
-                publish_by(&client, &config, &other, 1).await;
+                publish_by(&client, &other, 1).await;
                 published += 1;
                 let all = done(published - 1);
                 while out.is_unanswered() && !worker.shows(&all) {
@@ -311,7 +274,7 @@ async fn queues_being_declared_do_not_count_as_used() {
             shared_rabbit().url(),
             unique("declared")
         );
-        let config = Config::parse("test", &text, std::iter::empty()).expect("a good config");
+        let config = config(&text);
         let levels = DelayLevels::new(config.delay.max_delay);
         let publisher = {
             let (amqp, levels) = (config.amqp.clone(), levels.clone());

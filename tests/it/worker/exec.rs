@@ -4,18 +4,13 @@ use std::collections::HashSet;
 use std::time::Duration;
 
 use kit::api::{Api, Call, Reply};
-use kit::process::Process;
-use kit::servers::{shared_rabbit, shared_redis};
+use kit::process::{DONE, Process};
 use kit::{Bed, jobs, root, until};
 use tempfile::TempDir;
 use tokio::time::Instant;
 
 use crate::PROGRAM;
 use crate::cli::sluicegate;
-
-fn bed() -> Bed {
-    Bed::on(shared_rabbit().url(), shared_redis().url())
-}
 
 /// Returns a script that reports ready and then runs `commands` for each job, with the job in
 /// `$job` and the number of its call in `$call`.
@@ -47,13 +42,7 @@ const MANY: &str = "max-requests: 1000, window-size: 1s";
 
 /// Returns the reasons of all dead letters once there are `count`.
 async fn reasons(bed: &Bed, yaml: &str, count: usize) -> Vec<String> {
-    let mut letters = Vec::new();
-    let started = Instant::now();
-    while letters.len() < count {
-        assert!(started.elapsed() < Duration::from_secs(120), "{letters:?}");
-        letters.extend(bed.dead(yaml).await);
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
+    let letters = bed.all_dead(yaml, count).await;
     let reason = |letter: &broker::Message| format!("{:?}", letter.header("x-sluicegate-reason"));
     letters.iter().map(reason).collect()
 }
@@ -61,7 +50,7 @@ async fn reasons(bed: &Bed, yaml: &str, count: usize) -> Vec<String> {
 /// Checks that the job of a program that runs `commands` becomes a dead letter with `word` in its
 /// reason.
 async fn fails(commands: &str, more: &str, word: &str) -> Process {
-    let bed = bed();
+    let bed = Bed::shared();
     let yaml = yaml(&bed, MANY, &each_job(commands), more);
     let worker = PROGRAM.start(&yaml);
     bed.publish(&yaml, jobs("acme", 1)).await;
@@ -77,7 +66,7 @@ async fn fails(commands: &str, more: &str, word: &str) -> Process {
 /// Checks that the example does all jobs of two tenants, each once, within each tenant's limit.
 async fn example(command: &str, job_of: fn(&Call) -> String) {
     let api = Api::start().await;
-    let (bed, folder) = (bed(), tempfile::tempdir().expect("a folder"));
+    let (bed, folder) = (Bed::shared(), tempfile::tempdir().expect("a folder"));
     let script = folder_with_url(&folder, &api, command);
     let yaml = with_command(
         &bed,
@@ -151,7 +140,7 @@ async fn a_programs_answer_decides_about_its_job() {
         "acme-2" => Reply::status(422),
         _ => Reply::ok(),
     });
-    let (bed, folder) = (bed(), tempfile::tempdir().expect("a folder"));
+    let (bed, folder) = (Bed::shared(), tempfile::tempdir().expect("a folder"));
     let command = folder_with_url(&folder, &api, "/usr/bin/python3 worker.py");
     let yaml = with_command(&bed, MANY, &command, "");
     let worker = PROGRAM.start(&yaml);
@@ -179,7 +168,7 @@ async fn the_examples_handle_binary_bodies_and_reject_refused_jobs() {
             body if String::from_utf8_lossy(body).contains("\"/wA=\"") => Reply::ok(),
             _ => Reply::status(404),
         });
-        let (bed, folder) = (bed(), tempfile::tempdir().expect("a folder"));
+        let (bed, folder) = (Bed::shared(), tempfile::tempdir().expect("a folder"));
         let command = folder_with_url(&folder, &api, example);
         let yaml = with_command(&bed, MANY, &command, "");
         let worker = PROGRAM.start(&yaml);
@@ -191,7 +180,7 @@ async fn the_examples_handle_binary_bodies_and_reject_refused_jobs() {
             .await;
         let reasons = reasons(&bed, &yaml, 1).await;
         assert!(reasons[0].contains("404"), "{example}: {reasons:?}");
-        let done = || worker.metric("sluicegate_dispatches_total{outcome=\"done\"}") == Some(1.0);
+        let done = || worker.metric(DONE) == Some(1.0);
         until("the other one is done", done).await;
         assert_eq!(api.count(), 2, "{example}: each once");
         worker.stop();
@@ -254,7 +243,7 @@ async fn garbage_and_endless_lines_are_not_answers() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_repeated_answer_acks_no_other_job() {
     const JOBS: usize = 60;
-    let (bed, folder) = (bed(), tempfile::tempdir().expect("a folder"));
+    let (bed, folder) = (Bed::shared(), tempfile::tempdir().expect("a folder"));
     let started = folder.path().join("begun");
     let done = answer(r#""outcome": "done""#);
     let commands = format!(
@@ -270,7 +259,7 @@ async fn a_repeated_answer_acks_no_other_job() {
     });
     bed.publish(&yaml, all).await;
     let worker = PROGRAM.start(&yaml);
-    let acked = || worker.metric("sluicegate_dispatches_total{outcome=\"done\"}");
+    let acked = || worker.metric(DONE);
     until("all are done", || acked() == Some(JOBS as f64)).await;
     worker.logs(&["a program has ended"]).await;
     worker.stop();
@@ -286,7 +275,7 @@ async fn a_repeated_answer_acks_no_other_job() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_program_that_is_not_ready_costs_no_permit() {
-    let bed = bed();
+    let bed = Bed::shared();
     let folder = tempfile::tempdir().expect("a folder");
     let (go, log) = (folder.path().join("go"), folder.path().join("log"));
     let script = format!(
@@ -324,7 +313,7 @@ async fn a_program_that_is_not_ready_costs_no_permit() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn programs_end_with_their_worker() {
-    let bed = bed();
+    let bed = Bed::shared();
     let folder = tempfile::tempdir().expect("a folder");
     let log = folder.path().join("log");
     let script = format!(

@@ -64,10 +64,8 @@ async fn a_worker_follows_a_host_name_to_the_new_primary() {
     let bed = Bed::on(shared_rabbit().url(), &pair.url);
     let limits = format!("max-requests: {MAX}, window-size: 1s");
     let yaml = bed.yaml(&limits, &api.url(), "");
-    let workers = [PROGRAM.start(&yaml), PROGRAM.start(&yaml)];
-    for worker in &workers {
-        worker.logs(&["RabbitMQ: consuming"]).await;
-    }
+    let one = || PROGRAM.start_consuming(&yaml);
+    let workers = [one().await, one().await];
     bed.publish(&yaml, jobs("acme", JOBS)).await;
     until("calls", || api.count() >= 3 * MAX).await;
 

@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use kit::api::{Api, Reply};
-use kit::servers::{shared_rabbit, shared_redis};
 use kit::{Bed, SECOND, jobs, until};
 use tokio::time::Instant;
 
@@ -26,7 +25,7 @@ async fn all_called(bed: &Bed, api: &Api, yaml: &str) -> Duration {
 async fn a_worker_that_cannot_reach_the_api_returns_jobs_to_one_that_can() {
     let api = Api::start().await;
     api.answers(|_| Reply::ok().after(Duration::from_millis(200)));
-    let bed = Bed::on(shared_rabbit().url(), shared_redis().url());
+    let bed = Bed::shared();
     let of = |url: &str| {
         let yaml = bed.yaml("max-requests: 1000, window-size: 1s", url, "");
         yaml.replace("dispatch: {", "dispatch: {concurrency: 16, ")
@@ -74,7 +73,7 @@ async fn a_worker_that_cannot_reach_the_api_returns_jobs_to_one_that_can() {
 async fn an_unreachable_token_server_stops_no_tenant() {
     let (api, tokens) = (Api::start().await, Api::start().await);
     tokens.answers(|_| Reply::ok().body(r#"{"access_token": "t", "expires_in": 3600}"#));
-    let bed = Bed::on(shared_rabbit().url(), shared_redis().url());
+    let bed = Bed::shared();
     let of = |api: &str, tokens: &str| {
         let oauth2 = format!(
             ", oauth2: {{token-url: '{tokens}{{tenant}}', client-id: x, client-secret: hunter2}}"
@@ -108,7 +107,7 @@ async fn an_unreachable_token_server_stops_no_tenant() {
 async fn a_single_worker_resumes_its_jobs_when_the_api_is_back() {
     let api = Api::start().await;
     api.door.refuse().await;
-    let bed = Bed::on(shared_rabbit().url(), shared_redis().url());
+    let bed = Bed::shared();
     let yaml = bed.yaml("max-requests: 1000, window-size: 1s", &api.url(), "");
     let worker = PROGRAM.start(&yaml);
     bed.publish(&yaml, jobs("acme", 8)).await;

@@ -3,24 +3,18 @@
 //! ones.
 
 use std::collections::HashSet;
-use std::sync::Arc;
 use std::time::Duration;
 
+use broker::Message;
 use broker::amqp::Client;
-use broker::{Message, Outgoing};
 use bytes::Bytes;
-use config::Config;
+use kit::PATIENCE;
 use kit::process::Process;
 use kit::servers::{Redis, shared_rabbit, unique};
-use lapin::BasicProperties;
-use rules::delays::DelayLevels;
-use rules::headers::HeaderValue;
 
 use crate::PROGRAM;
 use crate::http::downstream::{AfterAnswer, Downstream};
 
-/// A deadline that ends a hanging test. No step takes this long.
-const PATIENCE: Duration = Duration::from_secs(120);
 /// Memory of a worker without jobs, in kB. A debug build has 27 MB.
 const EMPTY_KB: u64 = 40 << 10;
 /// Memory per call, in kB, and the number of concurrent calls.
@@ -58,16 +52,11 @@ impl Bed {
             shared_rabbit().url(),
             redis.url(),
         );
-        let config = Config::parse("test.yaml", &yaml, std::iter::empty()).expect("valid");
-        let levels = DelayLevels::new(config.delay.max_delay);
-        let client = Client::connect(&config.amqp, &levels)
-            .await
-            .expect("queues");
         Self {
+            client: kit::client(&yaml).await,
             yaml,
             redis,
             prefix: name,
-            client,
             prefetch,
         }
     }
@@ -75,25 +64,14 @@ impl Bed {
     /// Publishes jobs with these IDs and tenants, and bodies of `size` bytes.
     async fn publish(&self, jobs: impl IntoIterator<Item = (String, String)>, size: u64) {
         let body = Bytes::from(vec![b'x'; usize::try_from(size).expect("a size")]);
-        let fresh = &self.client.names().fresh;
-        let outgoing = |(id, tenant): (String, String)| {
-            let properties = BasicProperties::default().with_message_id(id.into());
-            let message = Message {
-                routing_key: String::new(),
-                properties,
-                body: body.clone(),
-            };
-            Outgoing {
-                queue: Arc::clone(fresh),
-                message: message.with_headers(&[("x-tenant", HeaderValue::Text(tenant))], &[]),
-            }
+        let message = |(id, tenant): (String, String)| Message {
+            body: body.clone(),
+            ..kit::job(&tenant, id)
         };
-        let jobs: Vec<Outgoing> = jobs.into_iter().map(outgoing).collect();
+        let jobs: Vec<Message> = jobs.into_iter().map(message).collect();
         let batch = if size > 1 << 20 { 1 } else { 256 };
         for batch in jobs.chunks(batch) {
-            for answer in self.client.publish(batch).await.expect("confirms") {
-                answer.expect("confirmed");
-            }
+            kit::publish(&self.client, &self.client.names().fresh, batch.to_vec()).await;
         }
     }
 
@@ -175,13 +153,8 @@ fn copies_kb(size: u64) -> u64 {
 
 /// Waits for this many calls.
 async fn calls(downstream: &Downstream, count: usize) {
-    let all_there = async {
-        while downstream.requests().len() < count {
-            tokio::time::sleep(Duration::from_millis(100)).await;
-        }
-    };
-    let ended = tokio::time::timeout(PATIENCE, all_there).await;
-    assert!(ended.is_ok(), "{} calls", downstream.requests().len());
+    let all_there = || downstream.requests().len() >= count;
+    kit::until(&format!("{count} calls"), all_there).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

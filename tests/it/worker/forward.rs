@@ -5,8 +5,8 @@ mod clients;
 use std::time::Duration;
 
 use kit::proxy::{Proxy, Transfers};
-use kit::servers::{shared_rabbit, shared_redis};
-use kit::{Bed, job, jobs, until};
+use kit::servers::shared_rabbit;
+use kit::{Bed, PATIENCE, job, jobs, until, until_async};
 use lapin::options::{BasicAckOptions, BasicGetOptions, BasicPublishOptions, QueueDeclareOptions};
 use lapin::types::{AMQPValue, FieldTable};
 use lapin::{BasicProperties, Channel};
@@ -14,12 +14,6 @@ use lapin::{BasicProperties, Channel};
 use crate::PROGRAM;
 use crate::broker::bed::channel;
 use crate::cli::sluicegate;
-
-const PATIENCE: Duration = Duration::from_secs(150);
-
-fn bed() -> Bed {
-    Bed::on(shared_rabbit().url(), shared_redis().url())
-}
 
 pub fn yaml(bed: &Bed, limits: &str, forward: &str) -> String {
     let yaml = bed.yaml(limits, "http://unused/", "");
@@ -35,6 +29,19 @@ pub async fn queue(channel: &Channel, name: &str) {
     };
     let declared = channel.queue_declare(name.into(), options, FieldTable::default());
     declared.await.expect("a queue");
+}
+
+/// Waits until there is no such queue.
+pub async fn disappears(channel: &Channel, queue: &str) {
+    until_async(&format!("the end of {queue}"), async || {
+        let options = QueueDeclareOptions {
+            passive: true,
+            ..QueueDeclareOptions::default()
+        };
+        let asking = channel.queue_declare(queue.into(), options, FieldTable::default());
+        asking.await.is_err()
+    })
+    .await;
 }
 
 /// Returns the next message of `queue` after acking it.
@@ -83,7 +90,7 @@ const MANY: &str = "max-requests: 1000, window-size: 1s";
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_forwarded_job_is_unchanged() {
-    let bed = bed();
+    let bed = Bed::shared();
     let work = format!("{}-orders", bed.name);
     let limits = "max-requests: 1, window-size: 1s";
     let yaml = yaml(&bed, limits, "routing-key: '{header:x-to}'");
@@ -127,7 +134,7 @@ async fn a_forwarded_job_is_unchanged() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_unroutable_job_is_kept_and_one_that_would_return_is_refused() {
-    let bed = bed();
+    let bed = Bed::shared();
     let (missing, exchange) = (format!("{}-missing", bed.name), format!("{}-x", bed.name));
     for (forward, reason) in [
         (format!("routing-key: {missing}"), "no queue received it"),
@@ -165,7 +172,7 @@ async fn an_unroutable_job_is_kept_and_one_that_would_return_is_refused() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_late_handover_counts_from_its_arrival() {
     let (way, far) = Proxy::before(shared_rabbit().url(), Transfers::OPEN, 5).await;
-    let bed = bed();
+    let bed = Bed::shared();
     let work = format!("{}-orders", bed.name);
     let limits = "max-requests: 2, window-size: 2s, guard-budget: 100%";
     let near = yaml(&bed, limits, &format!("routing-key: {work}"));
@@ -191,7 +198,7 @@ async fn a_late_handover_counts_from_its_arrival() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_forwarded_job_is_done_when_its_worker_reports_it() {
-    let bed = bed();
+    let bed = Bed::shared();
     let work = format!("{}-orders", bed.name);
     let limits = "limits: [{name: running, max-concurrent: 1}]";
     let forward = format!("routing-key: {work}, done: true, timeout: 15s");
@@ -250,17 +257,5 @@ async fn a_forwarded_job_is_done_when_its_worker_reports_it() {
     assert_eq!(letters.len(), 1, "{letters:?}");
     worker.stop();
     // The done queue ends with its worker.
-    let begun = tokio::time::Instant::now();
-    let is_there = async || {
-        let options = QueueDeclareOptions {
-            passive: true,
-            ..QueueDeclareOptions::default()
-        };
-        let asking = channel.queue_declare(done.as_str().into(), options, FieldTable::default());
-        asking.await.is_ok()
-    };
-    while is_there().await {
-        assert!(begun.elapsed() < PATIENCE, "the done queue stays");
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
+    disappears(&channel, &done).await;
 }

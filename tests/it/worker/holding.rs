@@ -36,8 +36,7 @@ async fn waits_beyond_rabbitmqs_timeout_lose_no_session() {
     let yaml = bed
         .yaml(limits, &api.url(), "")
         .replace("dispatch: {", "dispatch: {concurrency: 1, ");
-    let worker = PROGRAM.start(&yaml);
-    worker.logs(&["RabbitMQ: consuming"]).await;
+    let worker = PROGRAM.start_consuming(&yaml).await;
     bed.publish(&yaml, jobs("acme", 120)).await;
     until("all calls", || api.count() >= 120).await;
     assert_eq!(lost(&worker), 0, "{}", worker.log().join("\n"));
@@ -58,8 +57,7 @@ async fn a_recovery_wait_beyond_rabbitmqs_timeout_loses_no_session() {
     let limits =
         "max-requests: 50, window-size: 10m, tenants: {quick: {max-requests: 5, window-size: 1s}}";
     let yaml = bed.yaml(limits, &api.url(), "");
-    let worker = PROGRAM.start(&yaml);
-    worker.logs(&["RabbitMQ: consuming"]).await;
+    let worker = PROGRAM.start_consuming(&yaml).await;
     bed.publish(&yaml, jobs("slow", 10)).await;
     until("calls", || api.count() >= 10).await;
     redis.ctl(&["flushall"]);

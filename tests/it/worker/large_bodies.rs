@@ -1,7 +1,6 @@
 //! A worker needs no more memory to search a body than for any other body of that size.
 
 use kit::api::Api;
-use kit::servers::{shared_rabbit, shared_redis};
 use kit::{Bed, job, until};
 
 use crate::PROGRAM;
@@ -14,7 +13,7 @@ const MORE_KB: u64 = 24 << 10;
 /// Returns the peak memory, in kB, of a worker that found no tenant in `body`.
 async fn peak_kb(body: Vec<u8>) -> u64 {
     let api = Api::start().await;
-    let bed = Bed::on(shared_rabbit().url(), shared_redis().url());
+    let bed = Bed::shared();
     let yaml = bed.yaml("max-requests: 5", &api.url(), "") + "job: {tenant: 'json:/t'}\n";
     let mut job = job("nobody", "large");
     job.body = body.into();

@@ -6,7 +6,6 @@ use std::process::{Command, Stdio};
 
 use kit::api::Api;
 use kit::process::Process;
-use kit::servers::{shared_rabbit, shared_redis};
 use kit::{Bed, jobs, until};
 use rules::headers::HeaderValue;
 
@@ -26,7 +25,7 @@ fn recording(folder: &Path, file: &str) -> Process {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_recording_is_a_new_file_and_never_keeps_a_worker_down() {
     let api = Api::start().await;
-    let bed = Bed::on(shared_rabbit().url(), shared_redis().url());
+    let bed = Bed::shared();
     let yaml = bed.yaml("max-requests: 100, window-size: 1s", &api.url(), "");
     let folder = tempfile::tempdir().expect("a folder");
     let folder = folder.path();
@@ -67,7 +66,7 @@ async fn a_recording_is_a_new_file_and_never_keeps_a_worker_down() {
 #[tokio::test(flavor = "multi_thread")]
 async fn jobs_are_recorded_under_the_limits_in_force() {
     let api = Api::start().await;
-    let bed = Bed::on(shared_rabbit().url(), shared_redis().url());
+    let bed = Bed::shared();
     let folder = tempfile::tempdir().expect("a folder");
     let folder = folder.path();
     let write = |limits: &str| {

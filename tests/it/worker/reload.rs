@@ -4,7 +4,6 @@
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
 
 use app::Worker;
 use config::Config;
@@ -13,21 +12,20 @@ use gate::fleet::registry::{NamedPolicy, Registry, read_policies};
 use gate::fleet::{MARGIN_MS, MAX_POLICIES};
 use gate::redis::RedisGate;
 use handler::{Handler, Outcome, Permit};
-use kit::SECOND;
 use kit::gate::{clocked, named_limit};
-use kit::servers::{shared_rabbit, shared_redis, unique};
+use kit::servers::{shared_redis, unique};
 use kit::until;
+use kit::{PATIENCE, SECOND, counts};
 use rules::job::Job;
 use rules::limit::Algorithm;
 use rules::policy::{EntryLimits, Pattern, Policy};
 use rustix::process::Signal;
 use tempfile::TempDir;
+use tokio::time::Instant;
 
 use crate::PROGRAM;
 use crate::worker::running::Running;
 
-/// Deadline for anything that must happen, on any machine.
-const PATIENCE: Duration = Duration::from_secs(150);
 /// Configurations of one queue with different limits.
 struct Bed {
     folder: TempDir,
@@ -38,7 +36,7 @@ impl Bed {
     fn new() -> Self {
         Self {
             folder: tempfile::tempdir().expect("a folder"),
-            bed: kit::Bed::on(shared_rabbit().url(), shared_redis().url()),
+            bed: kit::Bed::shared(),
         }
     }
 
@@ -92,13 +90,7 @@ impl Calls {
         let mut calls = self.0.lock().expect("no panic").clone();
         calls.retain(|at| *at >= since);
         calls.sort_unstable();
-        let within = |at: &Instant| {
-            calls
-                .iter()
-                .filter(|c| (*at..*at + SECOND).contains(*c))
-                .count()
-        };
-        calls.iter().map(within).max().unwrap_or(0)
+        counts::windows(&calls, usize::MAX, SECOND).0
     }
 
     async fn reach(&self, number: usize) {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use kit::api::{Api, Call, Reply};
 use kit::process::Process;
 use kit::servers::{shared_rabbit, shared_redis, unique};
-use kit::until;
+use kit::{PATIENCE, until};
 use lapin::options::{
     BasicGetOptions, BasicPublishOptions, ExchangeDeclareOptions, QueueBindOptions,
     QueueDeclareOptions,
@@ -17,8 +17,6 @@ use lapin::{BasicProperties, Channel, ExchangeKind};
 use crate::PROGRAM;
 use crate::broker::bed::channel;
 use crate::cli::sluicegate;
-
-const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Starts an API that answers by the job's ID: jobs that begin with `bad` are rejected, and those
 /// with `long` have a long answer.

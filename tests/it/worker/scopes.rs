@@ -2,12 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use broker::amqp::Client;
 use kit::until;
 use lapin::options::{BasicPublishOptions, QueueBindOptions};
 use lapin::types::FieldTable;
 use lapin::{BasicProperties, Channel};
-use rules::delays::DelayLevels;
 
 use crate::broker::bed::channel;
 use crate::cli::servers::{config, yaml};
@@ -16,11 +14,9 @@ use crate::worker::running::{Calls, Running};
 
 /// Returns a channel on which the work queue is bound to `amq.topic` with each of `keys`.
 async fn bound(yaml: &str, keys: &[String]) -> Channel {
-    let config = config(yaml);
-    let levels = DelayLevels::new(config.delay.max_delay);
-    let client = Client::connect(&config.amqp, &levels).await;
-    client.expect("it makes the queues").close().await;
+    kit::client(yaml).await.close().await;
     let channel = channel().await;
+    let config = config(yaml);
     let queue = config.amqp.queue.as_str();
     for key in keys {
         let (options, none) = (QueueBindOptions::default(), FieldTable::default());

@@ -13,6 +13,7 @@ use base64::prelude::BASE64_STANDARD;
 use config::{Config, Pipelines};
 use kit::certificates::TestCertificates;
 use kit::connect::ConnectProxy;
+use kit::process::listen_of;
 use kit::redis_topologies::port;
 use kit::servers::{Rabbit, shared_rabbit, shared_redis, unique};
 use kit::until;
@@ -358,9 +359,7 @@ log: {{level: '{LOUD}'}}
     for words in ["400 Bad Request", "307 Temporary", "500 Internal"] {
         assert!(dead.contains(words), "{words}: {dead}");
     }
-    let log = place.text("run.err");
-    let listen = log.split("admin.listen=").nth(1).expect("it is said");
-    let listen = listen.split_whitespace().next().expect("an address");
+    let listen = &listen_of(&place.text("run.err")).expect("it is said");
     let mut answers = String::new();
     for shown in [None, Some(&*token), Some("another-that-is-none")] {
         for path in ["/metrics", "/readyz", "/livez", "/"] {
@@ -852,8 +851,7 @@ log: {{level: '{LOUD}'}}
         !log.contains("program: SLUICEGATE_"),
         "a program inherits what is ours"
     );
-    let listen = log.split("admin.listen=").nth(1).expect("it is said");
-    let listen = listen.split_whitespace().next().expect("an address");
+    let listen = &listen_of(&log).expect("it is said");
     for path in ["/metrics", "/readyz", "/readyz/orders"] {
         let answer = ask(listen, path, None).await;
         secrets.are_not_in(path, answer.as_bytes());

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use kit::api::{Api, Reply};
 use kit::process::Process;
-use kit::servers::{Rabbit, shared_rabbit, shared_redis};
+use kit::servers::{Rabbit, shared_redis};
 use kit::{Bed, jobs, until};
 use tempfile::NamedTempFile;
 
@@ -36,7 +36,7 @@ async fn without_file_descriptors_jobs_wait_and_use_no_attempt() {
     let api = Api::start().await;
     // Slow answers, so that each concurrent call needs its own connection.
     api.answers(|_| Reply::ok().after(Duration::from_millis(200)));
-    let bed = Bed::on(shared_rabbit().url(), shared_redis().url());
+    let bed = Bed::shared();
     let yaml = bed.yaml(LIMITS, &api.url(), "")
         + "retry: {max-attempts: 3, initial-interval: 100ms, max-interval: 100ms}\n";
     bed.publish(&yaml, jobs("acme", JOBS)).await;

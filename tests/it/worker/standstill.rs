@@ -6,7 +6,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use kit::api::{Api, Reply};
 use kit::proxy::{Proxy, Transfers, server_of};
 use kit::servers::{shared_rabbit, shared_redis};
-use kit::{Bed, SECOND, counts, job, jobs, until};
+use kit::{Bed, SECOND, counts, job, jobs, until, until_async};
 
 use crate::PROGRAM;
 use crate::cli::sluicegate;
@@ -19,7 +19,7 @@ async fn a_worker_that_may_start_nothing_logs_it_and_releases_its_jobs() {
         "slow" => Reply::ok().after(9 * SECOND),
         _ => Reply::ok(),
     });
-    let bed = Bed::on(shared_rabbit().url(), shared_redis().url());
+    let bed = Bed::shared();
     let yaml = bed.yaml("max-requests: 1000, window-size: 1s", &api.url(), "");
     let yaml = yaml.replace("dispatch: {", "dispatch: {concurrency: 1, ");
     let yaml = yaml.replace("'}}\nadmin", "', timeout: 60s}}\nadmin");
@@ -27,11 +27,9 @@ async fn a_worker_that_may_start_nothing_logs_it_and_releases_its_jobs() {
     bed.publish(&yaml, [job("a", "slow")]).await;
     until("the slow call", || api.count() == 1).await;
     bed.publish(&yaml, jobs("a", 5)).await;
-    let client = bed.client(&yaml).await;
+    let client = kit::client(&yaml).await;
     let ready = async || client.depth(&client.names().fresh).await.expect("a depth");
-    while ready().await > 0 {
-        tokio::time::sleep(SECOND / 50).await;
-    }
+    until_async("all are taken", async || ready().await == 0).await;
     assert!(worker.get("/readyz").is_some_and(|text| text == "ready\n"));
 
     // A policy that a later version might write.
@@ -47,9 +45,7 @@ async fn a_worker_that_may_start_nothing_logs_it_and_releases_its_jobs() {
     let rests = || worker.metric("sluicegate_rests_total");
     until("what waits is let go", || rests() == Some(1.0)).await;
     // Other workers could take them now.
-    while ready().await < 5 {
-        tokio::time::sleep(SECOND / 50).await;
-    }
+    until_async("all are back", async || ready().await >= 5).await;
     assert_eq!(api.count(), 1);
 
     shared_redis().ctl(&["HDEL", &registry, &id, &field]);

@@ -1,7 +1,6 @@
 //! A worker with access tokens per tenant: a tenant without a token does not affect the others.
 
 use kit::api::{Api, Call, Reply};
-use kit::servers::{shared_rabbit, shared_redis};
 use kit::{Bed, SECOND, jobs, until};
 
 use crate::PROGRAM;
@@ -32,7 +31,7 @@ fn called(api: &Api, tenant: &str) -> usize {
 async fn tenants_with_failing_tokens_stop_no_others() {
     let (api, tokens) = (Api::start().await, Api::start().await);
     tokens.answers(token);
-    let bed = Bed::on(shared_rabbit().url(), shared_redis().url());
+    let bed = Bed::shared();
     // The wait for a hanging answer outlasts this test.
     let http = format!(
         ", timeout: 10m, oauth2: {{token-url: '{}{{tenant}}', client-id: x, client-secret: hunter2}}",

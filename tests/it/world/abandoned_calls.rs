@@ -2,7 +2,7 @@
 //! buffers. Calls that the worker gave up count as in flight until they have ended.
 
 use kit::api::{Api, Call, Reply};
-use kit::servers::{shared_rabbit, shared_redis};
+use kit::process::DONE;
 use kit::{Bed, MS, SECOND, counts, jobs, until};
 
 use crate::PROGRAM;
@@ -15,7 +15,7 @@ async fn calls_of_an_api_that_stands_still(limits: &str) -> Vec<Call> {
     let api = Api::start().await;
     api.answers(|_| Reply::ok().after(50 * MS));
     api.stand_still(true);
-    let bed = Bed::on(shared_rabbit().url(), shared_redis().url());
+    let bed = Bed::shared();
     let retry = "retry: {initial-interval: 100ms, max-interval: 100ms, max-attempts: 100}\n";
     let yaml = bed.yaml(limits, &api.url(), ", timeout: 1s") + retry;
     bed.publish(&yaml, jobs("acme", JOBS)).await;
@@ -36,8 +36,7 @@ async fn calls_of_an_api_that_stands_still(limits: &str) -> Vec<Call> {
     );
     assert_eq!(api.count(), 0, "it stands still");
     api.stand_still(false);
-    let done = "sluicegate_dispatches_total{outcome=\"done\"}";
-    until("all jobs", || worker.metric(done) == Some(JOBS as f64)).await;
+    until("all jobs", || worker.metric(DONE) == Some(JOBS as f64)).await;
     worker.stop();
     api.calls()
 }

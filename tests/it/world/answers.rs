@@ -3,8 +3,8 @@
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use kit::api::{Api, Reply};
-use kit::servers::{shared_rabbit, shared_redis};
-use kit::{Bed, SECOND, job, jobs, until};
+use kit::process::DONE;
+use kit::{Bed, SECOND, ids, job, jobs, until};
 
 use crate::PROGRAM;
 
@@ -21,7 +21,7 @@ async fn a_403_with_retry_after_closes_its_tenant_and_one_without_is_a_dead_lett
             _ => Reply::ok(),
         }
     });
-    let bed = Bed::on(shared_rabbit().url(), shared_redis().url());
+    let bed = Bed::shared();
     let limits = "max-requests: 100, window-size: 1s, guard: 200ms";
     let yaml = bed.yaml(limits, &api.url(), "");
     bed.publish(&yaml, [job("acme", "first")]).await;
@@ -39,9 +39,7 @@ async fn a_403_with_retry_after_closes_its_tenant_and_one_without_is_a_dead_lett
         assert!(call.at - closed >= 3 * SECOND, "{calls:#?}");
         assert_eq!(call.attempt, 1, "a closed tenant uses no attempt");
     }
-    let dead = bed.dead(&yaml).await;
-    let dead: Vec<_> = dead.iter().filter_map(|letter| letter.id()).collect();
-    assert_eq!(dead, ["forbidden"]);
+    assert_eq!(ids(&bed.dead(&yaml).await), ["forbidden"]);
 }
 
 /// GitHub answers like this when its primary limit is used up.
@@ -64,13 +62,12 @@ async fn a_403_without_remaining_quota_closes_its_tenant_and_uses_no_attempt() {
                 .header("x-ratelimit-reset", &reset),
         }
     });
-    let bed = Bed::on(shared_rabbit().url(), shared_redis().url());
+    let bed = Bed::shared();
     let yaml = bed.yaml("max-requests: 20, window-size: 1s", &api.url(), "");
     bed.publish(&yaml, jobs("acme", 10).chain([job("other", "forbidden")]))
         .await;
     let worker = PROGRAM.start(&yaml);
-    let done = "sluicegate_dispatches_total{outcome=\"done\"}";
-    until("all of acme", || worker.metric(done) == Some(10.0)).await;
+    until("all of acme", || worker.metric(DONE) == Some(10.0)).await;
     worker.logs(&["dead letter", "forbidden"]).await;
     worker.stop();
     let calls = api.calls();
@@ -78,9 +75,7 @@ async fn a_403_without_remaining_quota_closes_its_tenant_and_uses_no_attempt() {
     for call in of_acme {
         assert_eq!(call.attempt, 1, "a throttled job uses no attempt");
     }
-    let dead = bed.dead(&yaml).await;
-    let dead: Vec<_> = dead.iter().filter_map(|letter| letter.id()).collect();
-    assert_eq!(dead, ["forbidden"]);
+    assert_eq!(ids(&bed.dead(&yaml).await), ["forbidden"]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -92,7 +87,7 @@ async fn the_configuration_decides_the_meaning_of_answers() {
         ("refused", _) => Reply::status(451),
         _ => Reply::ok(),
     });
-    let bed = Bed::on(shared_rabbit().url(), shared_redis().url());
+    let bed = Bed::shared();
     let limits = "max-requests: 100, window-size: 1s, guard: 200ms";
     let answers = ", answers: {409: retry, 404: done}";
     let yaml = bed.yaml(limits, &api.url(), answers) + "retry: {initial-interval: 100ms}\n";
@@ -101,10 +96,7 @@ async fn the_configuration_decides_the_meaning_of_answers() {
     let worker = PROGRAM.start(&yaml);
     until("all calls", || api.count() == 4).await;
     worker.logs(&["dead letter", "refused"]).await;
-    let done = "sluicegate_dispatches_total{outcome=\"done\"}";
-    until("both", || worker.metric(done) == Some(2.0)).await;
+    until("both", || worker.metric(DONE) == Some(2.0)).await;
     worker.stop();
-    let dead = bed.dead(&yaml).await;
-    let dead: Vec<_> = dead.iter().filter_map(|letter| letter.id()).collect();
-    assert_eq!(dead, ["refused"]);
+    assert_eq!(ids(&bed.dead(&yaml).await), ["refused"]);
 }

@@ -1,15 +1,14 @@
 //! A job that crashes its worker on each call becomes a dead letter; no other job does. Lost
 //! sessions end no job.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use kit::api::{Api, Call, Reply};
+use kit::api::{Api, Reply};
 use kit::process::Process;
 use kit::proxy::{Proxy, Transfers};
 use kit::servers::{shared_rabbit, shared_redis};
-use kit::{Bed, MS, SECOND, job, jobs, until};
+use kit::{Bed, MS, SECOND, counts, ids, job, jobs, until};
 use rules::headers;
 use rules::job::Field;
 use rustix::process::Signal;
@@ -18,14 +17,6 @@ use crate::PROGRAM;
 
 /// Denies no job, and permits last long enough on a busy machine.
 const LIMITS: &str = "max-requests: 100000, window-size: 60s, guard: 20s";
-
-fn calls_of(calls: &[Call]) -> HashMap<&str, usize> {
-    let mut of = HashMap::new();
-    for call in calls {
-        *of.entry(call.job.as_str()).or_default() += 1;
-    }
-    of
-}
 
 /// Returns the number of jobs that Redis knows as redelivered.
 fn noted(bed: &Bed) -> usize {
@@ -36,7 +27,7 @@ fn noted(bed: &Bed) -> usize {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_job_that_crashes_its_workers_becomes_a_dead_letter_alone() {
     let api = Api::start().await;
-    let bed = Bed::on(shared_rabbit().url(), shared_redis().url());
+    let bed = Bed::shared();
     let yaml = bed.yaml(LIMITS, &api.url(), "");
     let called = Arc::new(AtomicBool::new(false));
     let strikes = Arc::clone(&called);
@@ -72,13 +63,12 @@ async fn a_job_that_crashes_its_workers_becomes_a_dead_letter_alone() {
     }
     // The crash of its first call was not noted, since the job was not a suspect yet.
     assert_eq!(crashes, 6);
-    until("the others", || calls_of(&api.calls()).len() == 31).await;
+    until("the others", || counts::by_job(&api.calls()).len() == 31).await;
     worker.logs(&["dead letter", "guilty"]).await;
     worker.stop();
-    assert_eq!(calls_of(&api.calls())["guilty"], 6);
+    assert_eq!(counts::by_job(&api.calls())["guilty"], 6);
     let letters = bed.dead(&yaml).await;
-    let ids: Vec<_> = letters.iter().filter_map(|letter| letter.id()).collect();
-    assert_eq!(ids, ["guilty"]);
+    assert_eq!(ids(&letters), ["guilty"]);
     let reason = "5 of its calls ended their workers (retry.max-crashes)";
     assert_eq!(letters[0].header(headers::REASON), Field::Text(reason));
 }
@@ -113,7 +103,7 @@ async fn fifty_lost_sessions_kill_no_job() {
     // All of the jobs fit into memory.
     until("all jobs", || {
         let is_empty = |worker: &Process| worker.metric("sluicegate_in_memory") == Some(0.0);
-        calls_of(&api.calls()[started..]).len() == 200 && workers.iter().all(is_empty)
+        counts::by_job(&api.calls()[started..]).len() == 200 && workers.iter().all(is_empty)
     })
     .await;
     workers.into_iter().for_each(Process::stop);
@@ -124,7 +114,7 @@ async fn fifty_lost_sessions_kill_no_job() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_worker_that_abandons_a_call_on_shutdown_has_not_crashed() {
     let api = Api::start().await;
-    let bed = Bed::on(shared_rabbit().url(), shared_redis().url());
+    let bed = Bed::shared();
     let stop = "}, shutdown-timeout: 100ms, breaker: {enabled: false";
     let yaml = bed.yaml(LIMITS, &api.url(), stop);
     api.answers(|_| Reply::ok().after(3600 * SECOND));

@@ -4,7 +4,6 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use broker::Message;
 use kit::api::Api;
-use kit::servers::{shared_rabbit, shared_redis};
 use kit::{Bed, job, jobs, until};
 use rules::headers::HeaderValue;
 use rules::job::Field;
@@ -30,7 +29,7 @@ fn expiring(mut job: Message) -> Message {
 #[tokio::test(flavor = "multi_thread")]
 async fn no_job_is_called_after_its_expiry_and_none_is_lost() {
     let api = Api::start().await;
-    let bed = Bed::on(shared_rabbit().url(), shared_redis().url());
+    let bed = Bed::shared();
     let limits = "max-requests: 10, window-size: 6s";
     let yaml = bed.yaml(limits, &api.url(), "") + "job: {deadline: 'header:x-deadline'}\n";
     let worker = PROGRAM.start(&yaml);

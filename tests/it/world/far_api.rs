@@ -9,7 +9,6 @@ use hyper::Version;
 use kit::api::{Api, ApiBehavior};
 use kit::certificates::TestCertificates;
 use kit::proxy::{Proxy, Transfers};
-use kit::servers::{shared_rabbit, shared_redis};
 use kit::{Bed, MS, SECOND, counts, jobs, until};
 use rules::job::Job;
 use tokio::time::Instant;
@@ -55,7 +54,7 @@ impl PreparingHandler for Tokens {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_handler_that_prepares_something_slow_uses_its_permits() {
-    let bed = Bed::on(shared_rabbit().url(), shared_redis().url());
+    let bed = Bed::shared();
     let yaml = bed.yaml(
         "max-requests: 5, window-size: 21s, guard: 10s",
         "http://nobody/",
@@ -100,7 +99,7 @@ async fn quota_used(protocols: &[&str], version: Version) {
         let papers = TestCertificates::new();
         let api = Api::with(ApiBehavior::https(&papers, protocols)).await;
         let proxy = Proxy::start(api.door.address, Transfers::round_trip(60 * MS), 1).await;
-        let bed = Bed::on(shared_rabbit().url(), shared_redis().url());
+        let bed = Bed::shared();
         let limits = "max-requests: 50, window-size: 5s";
         let trust = papers.keys(Some("ca.pem"), None);
         let yaml = bed.yaml(limits, &api.url_at(proxy.door.address), &trust);
@@ -139,12 +138,11 @@ async fn bursts(protocols: &[&str], version: Version) -> Vec<usize> {
     manner.idle = Some(SECOND);
     let api = Api::with(manner).await;
     let proxy = Proxy::start(api.door.address, Transfers::round_trip(2 * SECOND), 1).await;
-    let bed = Bed::on(shared_rabbit().url(), shared_redis().url());
+    let bed = Bed::shared();
     let limits = "max-requests: 10, window-size: 15s, guard: 7s";
     let trust = papers.keys(Some("ca.pem"), None);
     let yaml = bed.yaml(limits, &api.url_at(proxy.door.address), &trust);
-    let worker = PROGRAM.start(&yaml);
-    worker.logs(&["RabbitMQ: consuming"]).await;
+    let worker = PROGRAM.start_consuming(&yaml).await;
     let mut opened = vec![0];
     let mut all = 0;
     // The last burst is larger than a window allows.

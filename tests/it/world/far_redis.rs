@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use kit::api::Api;
+use kit::process::sum;
 use kit::proxy::{Proxy, Transfers};
 use kit::servers::{shared_rabbit, shared_redis};
 use kit::{Bed, MS, SECOND, counts, jobs, until};
@@ -20,10 +21,8 @@ async fn run(round_trip: Duration, guard: &str) -> usize {
     let bed = Bed::on(shared_rabbit().url(), &redis);
     let limits = format!("max-requests: 10, window-size: 5s, guard: {guard}");
     let yaml = bed.yaml(&limits, &api.url_at(api.door.address), "");
-    let workers = [PROGRAM.start(&yaml), PROGRAM.start(&yaml)];
-    for worker in &workers {
-        worker.logs(&["RabbitMQ: consuming"]).await;
-    }
+    let one = || PROGRAM.start_consuming(&yaml);
+    let workers = [one().await, one().await];
     bed.publish(&yaml, jobs("acme", JOBS)).await;
     until("all jobs", || api.count() >= JOBS).await;
     for worker in &workers {
@@ -41,9 +40,7 @@ async fn run(round_trip: Duration, guard: &str) -> usize {
     let calls = api.calls();
     assert_eq!(counts::repeated(&calls), 0);
     let (fullest, early) = counts::windows(&counts::arrivals(&calls, "acme"), 10, 5 * SECOND);
-    let late: f64 = (workers.iter())
-        .filter_map(|worker| worker.metric("sluicegate_expired_permits_total"))
-        .sum();
+    let late = sum(&workers, "sluicegate_expired_permits_total");
     println!(
         "{round_trip:?}, guard {guard}: fullest {fullest}, {early} too early, {late} permits late"
     );

@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use config::{ApiProfile, Config};
 use kit::api::{Api, Call, Reply};
-use kit::servers::{shared_rabbit, shared_redis};
+use kit::process::DONE;
 use kit::{Bed, SECOND, job, jobs, until};
 use rules::headers::HeaderValue;
 use rules::limit::Limit;
@@ -16,7 +16,6 @@ use tokio::time::Instant;
 use crate::PROGRAM;
 
 const LIMITS: &str = "max-requests: 100, window-size: 1s, guard: 200ms, max-throttle: 3s";
-pub(super) const DONE: &str = "sluicegate_dispatches_total{outcome=\"done\"}";
 
 /// Runs a job of each of `tenants` at an API with the profile `name`, until `done` of them are done
 /// and the others are dead letters. Each tenant's first call has the answer that `refuse` returns.
@@ -35,7 +34,7 @@ async fn run(
         let refusal = refuse(&call.tenant).filter(|_| is_first);
         refusal.unwrap_or_else(usual)
     });
-    let bed = Bed::on(shared_rabbit().url(), shared_redis().url());
+    let bed = Bed::shared();
     let yaml = bed.yaml(LIMITS, &api.url(), &format!(", api: {name}"));
     let jobs = tenants
         .iter()
@@ -255,7 +254,7 @@ async fn requests_and_tokens_of_openai_are_used_up_without_refusals() {
     let plan = profile.plan(Some("tier-1")).expect("a plan");
     let limits = format!("guard: 200ms, limits: [{}]", plan.limits.join(", "));
     let api = Api::start().await;
-    let bed = Bed::on(shared_rabbit().url(), shared_redis().url());
+    let bed = Bed::shared();
     let yaml = bed.yaml(&limits, &api.url(), ", api: openai");
     let config = Config::parse("c.yaml", &yaml, std::iter::empty()).expect("valid");
     let limits = config.rate_limiter.policy.default_limits().all();

@@ -8,7 +8,6 @@ use broker::Message;
 use kit::api::Api;
 use kit::process::Process;
 use kit::proxy::{Proxy, Transfer, Transfers};
-use kit::servers::{shared_rabbit, shared_redis};
 use kit::{Bed, MS, SECOND, counts, jobs, until};
 
 use crate::PROGRAM;
@@ -40,13 +39,11 @@ async fn run(budget: &str, count: usize, late: (f64, Duration)) -> RunResult {
         ..Transfers::OPEN
     };
     let proxy = Proxy::start(api.door.address, ways, 3).await;
-    let bed = Bed::on(shared_rabbit().url(), shared_redis().url());
+    let bed = Bed::shared();
     let limits = format!("max-requests: {MAX}, window-size: 3s{budget}");
     let yaml = bed.yaml(&limits, &api.url_at(proxy.door.address), "");
-    let workers = [PROGRAM.start(&yaml), PROGRAM.start(&yaml)];
-    for worker in &workers {
-        worker.logs(&["RabbitMQ: consuming"]).await;
-    }
+    let one = || PROGRAM.start_consuming(&yaml);
+    let workers = [one().await, one().await];
     bed.publish(&yaml, jobs("acme", count)).await;
     until("all jobs", || api.count() >= count).await;
     let sum = |metric: &str| -> f64 {
@@ -116,7 +113,7 @@ async fn the_budget_bounds_the_cost_of_late_answers() {
 async fn unreceived_calls_count_until_the_api_receives_them() {
     let api = Api::start().await;
     api.stand_still(true);
-    let bed = Bed::on(shared_rabbit().url(), shared_redis().url());
+    let bed = Bed::shared();
     let limits = "max-requests: 2, window-size: 8s, guard: 3s, guard-budget: 0%";
     let yaml = bed.yaml(limits, &api.url(), ", timeout: 60s");
     let large = vec![b'x'; 8 << 20];

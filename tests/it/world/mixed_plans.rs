@@ -4,7 +4,6 @@
 use broker::Message;
 use kit::api::Api;
 use kit::process::Process;
-use kit::servers::{shared_rabbit, shared_redis};
 use kit::{Bed, MS, SECOND, counts, job, until};
 use rules::headers::HeaderValue;
 
@@ -22,7 +21,7 @@ fn small(number: usize) -> Message {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_plan_with_a_long_window_counts_jobs_without_one() {
     let api = Api::start().await;
-    let bed = Bed::on(shared_rabbit().url(), shared_redis().url());
+    let bed = Bed::shared();
     let limits = "max-requests: 100, window-size: 500ms, guard: 100ms, plan-header: x-plan, \
          plans: {small: {max-requests: 3, window-size: 4s, guard: 1s}}";
     let yaml = bed.yaml(limits, &api.url(), "");

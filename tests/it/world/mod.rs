@@ -19,9 +19,10 @@ mod used_up;
 use hyper::Version;
 use kit::api::{Api, ApiBehavior, Cut, Reply};
 use kit::certificates::TestCertificates;
+use kit::process::DONE;
 use kit::proxy::{Proxy, Transfer, Transfers};
 use kit::servers::{shared_rabbit, shared_redis};
-use kit::{Bed, MS, SECOND, counts, job, jobs, until};
+use kit::{Bed, MS, SECOND, counts, ids, job, jobs, until};
 
 use crate::PROGRAM;
 
@@ -53,10 +54,8 @@ async fn a_worker_calls_an_https_api_over_a_bad_network() {
     let yaml = bed.yaml(limits, &url, &trust) + "retry: {initial-interval: 100ms}\n";
     let all = jobs("acme", 8).chain([job("acme", "bad"), job("other", "reset")]);
     bed.publish(&yaml, all).await;
-    let worker = PROGRAM.start(&yaml);
-    worker.logs(&["RabbitMQ: consuming"]).await;
-    let done = "sluicegate_dispatches_total{outcome=\"done\"}";
-    until("all jobs", || worker.metric(done) == Some(9.0)).await;
+    let worker = PROGRAM.start_consuming(&yaml).await;
+    until("all jobs", || worker.metric(DONE) == Some(9.0)).await;
     worker.logs(&["dead letter", "bad"]).await;
     let calls = api.calls();
     let (fullest, early) = counts::windows(&counts::times(&calls, "acme"), 4, SECOND);
@@ -85,7 +84,5 @@ async fn a_worker_calls_an_https_api_over_a_bad_network() {
     api.door.take().expect("its port");
     until("the call", || api.count() == seen + 2).await;
     worker.stop();
-    let dead = bed.dead(&yaml).await;
-    let ids: Vec<_> = dead.iter().filter_map(|letter| letter.id()).collect();
-    assert_eq!(ids, ["bad"]);
+    assert_eq!(ids(&bed.dead(&yaml).await), ["bad"]);
 }

@@ -4,8 +4,7 @@
 use std::collections::HashMap;
 
 use kit::api::{Api, Call, Reply};
-use kit::process::Process;
-use kit::servers::{shared_rabbit, shared_redis};
+use kit::process::{DONE, Process, sum};
 use kit::{Bed, MS, SECOND, counts, job, jobs, until};
 use trial::door::Door;
 
@@ -17,15 +16,8 @@ const SHORT: &str = "retry: {initial-interval: 100ms, max-interval: 300ms}\n";
 const LIMITS: &str = "max-requests: 100000, window-size: 60s, guard: 20s";
 const OPEN: &str = "sluicegate_breaker_open";
 
-fn metric(workers: &[Process], series: &str) -> f64 {
-    workers
-        .iter()
-        .filter_map(|worker| worker.metric(series))
-        .sum()
-}
-
 fn done(workers: &[Process]) -> f64 {
-    metric(workers, "sluicegate_dispatches_total{outcome=\"done\"}")
+    sum(workers, DONE)
 }
 
 /// Returns the number of attempts that were used before the first of these calls of each job.
@@ -48,7 +40,7 @@ enum OutageKind {
 
 async fn outage(manner: OutageKind) {
     let api = Api::start().await;
-    let bed = Bed::on(shared_rabbit().url(), shared_redis().url());
+    let bed = Bed::shared();
     // Answers may come late on a busy machine.
     let timeout = match manner {
         OutageKind::Silent => "500ms",
@@ -70,9 +62,9 @@ async fn outage(manner: OutageKind) {
     let all = (0..6).flat_map(|tenant| jobs(&format!("t{tenant}"), 50).collect::<Vec<_>>());
     bed.publish(&yaml, all).await;
     let workers = [PROGRAM.start(&yaml), PROGRAM.start(&yaml)];
-    until("both to know", || metric(&workers, OPEN) == 2.0).await;
+    until("both to know", || sum(&workers, OPEN) == 2.0).await;
     // All calls in flight but a probe have ended.
-    let in_flight = || metric(&workers, "sluicegate_calls_in_flight");
+    let in_flight = || sum(&workers, "sluicegate_calls_in_flight");
     until("the end of other calls", || in_flight() <= 1.0).await;
     tokio::time::sleep(2 * SECOND).await;
     let (before, closed_before) = (api.count(), closed());
@@ -93,7 +85,7 @@ async fn outage(manner: OutageKind) {
     let early = counts::windows(&arrivals, 1, 1_500 * MS).1;
     assert_eq!(early, 0, "{arrivals:?}");
     let dead = "sluicegate_dead_letters_total{reason=\"attempts\"}";
-    assert_eq!(metric(&workers, dead), 0.0);
+    assert_eq!(sum(&workers, dead), 0.0);
 
     let back = api.count();
     api.answers(|_| Reply::ok());
@@ -108,7 +100,7 @@ async fn outage(manner: OutageKind) {
     // failures are due to a busy machine.
     let used = used(&api.calls()[back..]);
     assert!(used <= 4, "{used}");
-    until("both to go on", || metric(&workers, OPEN) == 0.0).await;
+    until("both to go on", || sum(&workers, OPEN) == 0.0).await;
     workers.into_iter().for_each(Process::stop);
     assert!(bed.dead(&yaml).await.is_empty());
 }
@@ -136,7 +128,7 @@ async fn an_api_that_does_not_answer_costs_no_job() {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_outage_for_one_tenant_is_its_own() {
     let api = Api::start().await;
-    let bed = Bed::on(shared_rabbit().url(), shared_redis().url());
+    let bed = Bed::shared();
     let yaml = bed.yaml(LIMITS, &api.url(), "}, breaker: {max-interval: 1s") + SHORT;
     api.answers(|call| match call.tenant.as_str() {
         // A second probe would be called during this time.
@@ -146,9 +138,9 @@ async fn an_outage_for_one_tenant_is_its_own() {
     let mut workers = vec![PROGRAM.start(&yaml)];
     bed.publish(&yaml, jobs("bad", 20)).await;
     let opened = "sluicegate_breaker_opened_total{whose=\"tenant\"}";
-    until("its breaker", || metric(&workers, opened) >= 1.0).await;
+    until("its breaker", || sum(&workers, opened) >= 1.0).await;
     let in_flight = "sluicegate_calls_in_flight";
-    until("the other calls", || metric(&workers, in_flight) == 0.0).await;
+    until("the other calls", || sum(&workers, in_flight) == 0.0).await;
     let before = api.count();
     // This one has not seen a call fail.
     workers.push(PROGRAM.start(&yaml));
@@ -156,7 +148,7 @@ async fn an_outage_for_one_tenant_is_its_own() {
     let more = (20..40).map(|number| job("bad", format!("bad-{number}")));
     bed.publish(&yaml, more.chain(jobs("good", 50))).await;
     until("the others", || done(&workers) >= 50.0).await;
-    assert_eq!(metric(&workers, OPEN), 0.0, "the API's");
+    assert_eq!(sum(&workers, OPEN), 0.0, "the API's");
     let probes = || -> Vec<_> {
         let calls = api.calls().split_off(before).into_iter();
         calls.filter(|call| call.tenant == "bad").collect()
@@ -172,13 +164,13 @@ async fn an_outage_for_one_tenant_is_its_own() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_job_that_fails_alone_uses_its_attempts() {
     let api = Api::start().await;
-    let bed = Bed::on(shared_rabbit().url(), shared_redis().url());
+    let bed = Bed::shared();
     let yaml = bed.yaml(LIMITS, &api.url(), "") + SHORT;
     api.answers(|_| Reply::status(500));
     let workers = [PROGRAM.start(&yaml)];
     bed.publish(&yaml, [job("acme", "poison")]).await;
     let dead = "sluicegate_dead_letters_total{reason=\"attempts\"}";
-    until("its end", || metric(&workers, dead) >= 1.0).await;
+    until("its end", || sum(&workers, dead) >= 1.0).await;
     workers.into_iter().for_each(Process::stop);
     assert_eq!(api.count(), 5);
 }

@@ -4,10 +4,9 @@ use std::net::SocketAddr;
 
 use kit::api::Api;
 use kit::connect::ConnectProxy;
-use kit::servers::{shared_rabbit, shared_redis};
+use kit::process::DONE;
 use kit::{Bed, jobs, until};
 
-use super::known_apis::DONE;
 use crate::PROGRAM;
 
 /// Twenty tenants have hosts without an API, and fail for long before others have jobs. Names that
@@ -18,7 +17,7 @@ async fn hosts_without_an_api_stop_no_other_tenant() {
     let address = api.door.address;
     let route = move |target: &str| (!target.starts_with("gone")).then_some(address);
     let names = ConnectProxy::leading(None, route).await;
-    let bed = Bed::on(shared_rabbit().url(), shared_redis().url());
+    let bed = Bed::shared();
     let proxy = format!(", proxy: 'http://{}'", names.door.address);
     let url = "http://{tenant}.example.com/orders";
     let yaml = bed.yaml("max-requests: 1000, window-size: 1s", url, &proxy)
@@ -77,7 +76,7 @@ async fn hosts_that_hang_stop_no_other_tenant_for_long() {
         false => Some(address),
     };
     let names = ConnectProxy::leading(None, route).await;
-    let bed = Bed::on(shared_rabbit().url(), shared_redis().url());
+    let bed = Bed::shared();
     let more = format!(", timeout: 1s, proxy: 'http://{}'", names.door.address);
     let url = "http://{tenant}.example.com/orders";
     let yaml = bed.yaml("max-requests: 1000, window-size: 1s", url, &more);

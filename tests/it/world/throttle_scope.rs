@@ -2,8 +2,7 @@
 //! time is over or an operator resumes them.
 
 use kit::api::{Api, Reply};
-use kit::process::Process;
-use kit::servers::{shared_rabbit, shared_redis};
+use kit::process::{DONE, Process, sum};
 use kit::{Bed, MS, SECOND, job, jobs, until};
 
 use crate::PROGRAM;
@@ -14,12 +13,10 @@ fn calls_in_flight(worker: &Process) -> f64 {
     worker.metric("sluicegate_calls_in_flight").unwrap_or(1.0)
 }
 
-const DONE: &str = "sluicegate_dispatches_total{outcome=\"done\"}";
-
 #[tokio::test(flavor = "multi_thread")]
 async fn a_429_for_a_shared_partition_stops_all_tenants() {
     let api = Api::start().await;
-    let bed = Bed::on(shared_rabbit().url(), shared_redis().url());
+    let bed = Bed::shared();
     // The limit denies no job.
     let limits = "scope: global, max-requests: 100000, window-size: 60s, guard: 20s";
     let yaml = bed.yaml(limits, &api.url(), "");
@@ -36,10 +33,8 @@ async fn a_429_for_a_shared_partition_stops_all_tenants() {
             _ => Reply::ok(),
         }
     });
-    let workers = [PROGRAM.start(&yaml), PROGRAM.start(&yaml)];
-    for worker in &workers {
-        worker.logs(&["RabbitMQ: consuming"]).await;
-    }
+    let one = || PROGRAM.start_consuming(&yaml);
+    let workers = [one().await, one().await];
     let all = (0..5).flat_map(|tenant| jobs(&format!("t{tenant}"), 400).collect::<Vec<_>>());
     bed.publish(&yaml, all).await;
     // Each worker learns of it from the API or from Redis.
@@ -71,8 +66,7 @@ async fn a_429_for_a_shared_partition_stops_all_tenants() {
     let done = sluicegate(&yaml, &["tenant", "resume", "--all"]).exited(0);
     assert!(done.out.contains("all tenants"), "{}", done.out);
     let workers = workers.into_iter().chain([third]).collect::<Vec<_>>();
-    let done = || workers.iter().filter_map(|worker| worker.metric(DONE));
-    until("all jobs", || done().sum::<f64>() >= 2001.0).await;
+    until("all jobs", || sum(&workers, DONE) >= 2001.0).await;
     workers.into_iter().for_each(Process::stop);
     assert!(bed.dead(&yaml).await.is_empty());
 }

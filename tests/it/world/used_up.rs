@@ -7,12 +7,12 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use config::{ApiProfile, Config};
 use kit::api::{Api, Call, Reply};
-use kit::servers::{shared_rabbit, shared_redis};
+use kit::process::DONE;
 use kit::{Bed, job, until};
 use rules::headers::HeaderValue;
 use tokio::time::Instant;
 
-use super::known_apis::{Bucket, DONE};
+use super::known_apis::Bucket;
 use crate::PROGRAM;
 
 /// Minimum share of an API's quota that must be used.
@@ -77,7 +77,7 @@ async fn run(
     answer: impl Fn(&Call, &mut Seen) -> Reply + Send + Sync + 'static,
 ) -> Observed {
     let api = Api::start().await;
-    let bed = Bed::on(shared_rabbit().url(), shared_redis().url());
+    let bed = Bed::shared();
     let yaml = bed.yaml(limits, &api.url(), &format!(", api: {name}"));
     let seen: Arc<Mutex<HashMap<String, Seen>>> = Arc::default();
     let recorded = Arc::clone(&seen);

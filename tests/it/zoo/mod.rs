@@ -9,7 +9,6 @@ mod servers;
 
 use std::time::Duration;
 
-use kit::servers::{shared_rabbit, shared_redis};
 use kit::{Bed, MS, SECOND, jobs, until};
 
 use self::servers::{Kind, Limiter, LimiterCall};
@@ -106,7 +105,7 @@ impl Case {
 
     async fn run(self, tenants: &[&str]) -> Vec<Figures> {
         let limiter = Limiter::start(self.kind).await;
-        let bed = Bed::on(shared_rabbit().url(), shared_redis().url());
+        let bed = Bed::shared();
         let yaml = bed.yaml(self.limits, &limiter.url, "");
         let all = tenants.iter().flat_map(|tenant| jobs(tenant, self.jobs));
         bed.publish(&yaml, all).await;

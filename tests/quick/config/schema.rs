@@ -450,7 +450,7 @@ fn the_page_matches_the_declaration_of_each_key() {
     let rows: Vec<&str> = (configuration.lines())
         .filter(|line| line.starts_with("| `"))
         .collect();
-    let known: Vec<String> = KEYS.iter().map(row).collect();
+    let known: Vec<String> = KEYS.iter().map(|key| row(key)).collect();
     assert_eq!(rows, known.concat().lines().collect::<Vec<_>>());
     for row in rows {
         let cells: Vec<&str> = row.trim_matches('|').split('|').map(str::trim).collect();

@@ -133,7 +133,8 @@ async fn units_are_free_a_lease_and_a_window_after_a_step_back() {
         let waited = waits(limit.clone(), HOUR_MS, async |gate, limits| {
             let (answer, now_ms) = one(gate, limits, "first", None).await;
             assert!(matches!(answer, Answer::Start { .. }), "{answer:?}");
-            let started = receipts("first", &[FRESH], &[answer], now_ms);
+            let answers = [answer];
+            let started = receipts("first", &[FRESH], &answers, now_ms);
             let settled = settling(
                 "acme",
                 limits,

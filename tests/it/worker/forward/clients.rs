@@ -11,7 +11,7 @@ use kit::{Bed, jobs, until};
 use lapin::options::QueueDeleteOptions;
 use tempfile::TempDir;
 
-use super::{bed, queue, yaml};
+use super::{queue, yaml};
 use crate::PROGRAM;
 use crate::broker::bed::channel;
 
@@ -53,7 +53,7 @@ struct ForwardingWorker {
 
 impl ForwardingWorker {
     fn new(file: &str, [from, to]: [&str; 2]) -> Self {
-        let bed = bed();
+        let bed = Bed::shared();
         let queue = format!("{}-orders", bed.name);
         let limits = "limits: [{name: running, max-concurrent: 2}]";
         let yaml = yaml(&bed, limits, &format!("routing-key: {queue}, done: true"));
@@ -147,7 +147,7 @@ async fn a_celery_worker_never_has_more_than_max_concurrent() {
     worker.logs(&["ready"]).await;
     let sluice = PROGRAM.start(&theirs.yaml);
     // Its queues exist.
-    theirs.bed.client(&theirs.yaml).await.close().await;
+    kit::client(&theirs.yaml).await.close().await;
     std::fs::write(theirs.folder.path().join("publish.py"), publisher()).expect("written");
     let mut publish = Command::new(venv.join("bin/python"));
     publish
