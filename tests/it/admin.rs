@@ -7,6 +7,7 @@ use std::time::Duration;
 use admin::{PipelineState, PipelineStates, serve};
 use config::{Admin, Secret};
 use gate::Primaries;
+use kit::Says;
 use telemetry::Health;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, ToSocketAddrs};
@@ -59,18 +60,15 @@ async fn a_worker_is_ready_when_nothing_is_missing() {
     let ready = || get(server.listen, "/readyz");
 
     let answer = ready().await;
-    assert!(answer.starts_with("HTTP/1.1 503 "), "{answer}");
+    answer.begins("HTTP/1.1 503 ");
     let all = "RabbitMQ does not answer\nRedis does not answer\nno jobs are being taken\n";
-    assert!(answer.ends_with(all), "{answer}");
+    answer.ends(all);
 
     health.set_rabbitmq(true);
     health.set_consuming(true);
     let answer = ready().await;
-    assert!(answer.starts_with("HTTP/1.1 503 "), "{answer}");
-    assert!(
-        answer.ends_with("not ready\nRedis does not answer\n"),
-        "{answer}"
-    );
+    answer.begins("HTTP/1.1 503 ");
+    answer.ends("not ready\nRedis does not answer\n");
 
     health.set_redis(true);
     assert!(ready().await.starts_with("HTTP/1.1 200 "));
@@ -107,13 +105,10 @@ async fn metrics_are_in_the_format_of_prometheus() {
         .await
         .expect("a free port");
     let answer = get(server.listen, "/metrics").await;
-    assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
-    assert!(
-        answer.contains("content-type: application/openmetrics-text; version=1.0.0"),
-        "{answer}"
-    );
-    assert!(answer.contains("# TYPE sluicegate_"), "{answer}");
-    assert!(answer.ends_with("# EOF\n"), "{answer}");
+    answer.begins("HTTP/1.1 200 ");
+    answer.says("content-type: application/openmetrics-text; version=1.0.0");
+    answer.says("# TYPE sluicegate_");
+    answer.ends("# EOF\n");
     server.stop().await;
 }
 
@@ -142,7 +137,7 @@ async fn slow_clients_are_dropped() {
         slow.push(stream);
     }
     let answer = get(server.listen, "/livez").await;
-    assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+    answer.begins("HTTP/1.1 200 ");
     for mut stream in slow {
         let mut answer = Vec::new();
         let read = timeout(Duration::from_secs(3600), stream.read_to_end(&mut answer)).await;
@@ -206,7 +201,7 @@ async fn without_the_token_only_liveness_and_readiness_are_shown() {
             assert_eq!(status(&answer).as_deref(), Some(code), "{path}: {answer}");
         }
         let answer = get_with(listen, "/readyz", &good).await;
-        assert!(answer.contains("Redis does not answer"), "{answer}");
+        answer.says("Redis does not answer");
     }
 
     let shorter = &TOKEN[..TOKEN.len() - 1];
@@ -238,7 +233,7 @@ async fn without_the_token_only_liveness_and_readiness_are_shown() {
             let answer = get_with(listen, path, headers).await;
             assert_eq!(status(&answer).as_deref(), Some("401"), "{path}: {answer}");
             let challenge = "www-authenticate: Bearer realm=\"sluicegate\"";
-            assert!(answer.contains(challenge), "{answer}");
+            answer.says(challenge);
             let known = headers.starts_with("authorization");
             assert_eq!(
                 answer.contains("error=\"invalid_token\""),
@@ -252,16 +247,16 @@ async fn without_the_token_only_liveness_and_readiness_are_shown() {
             );
         }
         let answer = get_with(listen, "/livez", headers).await;
-        assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+        answer.begins("HTTP/1.1 200 ");
         let answer = get_with(listen, "/readyz", headers).await;
-        assert!(answer.starts_with("HTTP/1.1 503 "), "{answer}");
-        assert!(answer.ends_with("\r\n\r\nnot ready\n"), "{answer}");
+        answer.begins("HTTP/1.1 503 ");
+        answer.ends("\r\n\r\nnot ready\n");
     }
     health.set_rabbitmq(true);
     health.set_redis(true);
     health.set_consuming(true);
     let answer = get(listen, "/readyz").await;
-    assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+    answer.begins("HTTP/1.1 200 ");
     server.stop().await;
 }
 
@@ -277,6 +272,6 @@ async fn silent_connections_do_not_block_other_clients() {
     }
     let asked = timeout(Duration::from_secs(45), get(server.listen, "/livez"));
     let answer = asked.await.expect("an answer while others say nothing");
-    assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+    answer.begins("HTTP/1.1 200 ");
     server.stop().await;
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use kit::api::{Api, Call, Reply};
 use kit::process::{DONE, Process};
 use kit::servers::free_port;
-use kit::{Bed, MS, SECOND, counts, ids, job, jobs, until};
+use kit::{Bed, MS, SECOND, Says, counts, ids, job, jobs, until};
 use rustix::process::Signal;
 use tempfile::TempDir;
 
@@ -288,10 +288,7 @@ async fn commands_are_for_the_pipeline_that_is_named() {
     let other = sluicegate(&yaml, &["dead", "list", "--pipeline", "order"])
         .exited(2)
         .err;
-    assert!(
-        other.ends_with("there are: mail, orders; did you mean orders?\n"),
-        "{other}"
-    );
+    other.ends("there are: mail, orders; did you mean orders?\n");
     sluicegate(&yaml, &[&publish[..], &orders].concat()).exited(0);
 
     // One of them alone, still with its name.
@@ -330,7 +327,7 @@ async fn commands_are_for_the_pipeline_that_is_named() {
         "  \"orders\":\n",
         "is valid: 2 pipelines, at most 128 calls in flight in total\n",
     ] {
-        assert!(text.contains(part), "{text}");
+        text.says(part);
     }
     let text = sluicegate(&yaml, &["check", "--offline", "--pipeline", "mail"])
         .exited(0)
@@ -409,8 +406,5 @@ admin: {{listen: '127.0.0.1:0'}}
     until("the jobs", || worker.metric(DONE) == Some(4.0)).await;
     worker.stop();
     let checked = sluicegate(&yaml, &["check", "--json"]).exited(0).out;
-    assert!(
-        checked.contains(&format!("queue {name}-bulk: 0 messages ready")),
-        "{checked}"
-    );
+    checked.says(&format!("queue {name}-bulk: 0 messages ready"));
 }

@@ -18,6 +18,7 @@ pub mod prometheus;
 pub mod proxy;
 pub mod rabbit_cluster;
 pub mod redis_topologies;
+mod says;
 pub mod servers;
 pub mod settings;
 pub mod sources;
@@ -28,6 +29,7 @@ use std::path::Path;
 pub use bed::{
     Bed, MS, PATIENCE, SECOND, client, drain, holds, ids, job, jobs, publish, until, until_async,
 };
+pub use says::Says;
 
 /// Returns the number of random histories for a test: `each`, times the number of slices in which
 /// `scripts/test` runs it (`TEST_SLICES`). Each slice has another `PROPTEST_RNG_SEED`.

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use broker::amqp::{AmqpBroker, Client};
 use broker::{Broker, BrokerError, BrokerEvent, PublishError, QueueDifference};
 use config::QueueType;
-use kit::PATIENCE;
 use kit::servers::{shared_rabbit, unique};
+use kit::{PATIENCE, Says};
 use lapin::options::{QueueDeclareOptions, QueueDeleteOptions};
 use lapin::types::FieldTable;
 use lapin::{Channel, Connection, ConnectionProperties};
@@ -82,11 +82,8 @@ async fn a_queue_with_other_arguments_is_named_with_the_differences() {
     }
     let error = refusal(server, &queue, QueueType::Quorum).await;
     let line = error.to_string();
-    assert!(
-        line.contains("exists with x-queue-type = classic, but x-queue-type = quorum is required"),
-        "{line}"
-    );
-    assert!(line.contains("set amqp.queue-type: classic"), "{line}");
+    line.says("exists with x-queue-type = classic, but x-queue-type = quorum is required");
+    line.says("set amqp.queue-type: classic");
     assert!(!line.contains('\n'));
 
     // A delay queue with other arguments.
@@ -161,10 +158,7 @@ async fn a_misconfiguration_is_reported_once_and_heals() {
     let (broker, mut events) = AmqpBroker::start(&config, &levels(), 1).expect("readable");
     match timeout(PATIENCE, events.recv()).await {
         Ok(Some(BrokerEvent::Down { reason })) => {
-            assert!(
-                reason.contains(&format!("the queue '{queue}' exists with")),
-                "{reason}"
-            );
+            reason.says(&format!("the queue '{queue}' exists with"));
         }
         other => panic!("{other:?}"),
     }

@@ -9,7 +9,7 @@ use kit::certificates::TestCertificates;
 use kit::connect::ConnectProxy;
 use kit::proxy::{Proxy, Transfers};
 use kit::servers::{Rabbit, Redis, shared_rabbit, shared_redis};
-use kit::{Bed, SECOND, jobs, until};
+use kit::{Bed, SECOND, Says, jobs, until};
 use serde_json::Value;
 use simulator::forms::ApiLimit;
 use simulator::limiter::{CallCounter, Counting};
@@ -70,7 +70,7 @@ async fn check_measures_all_latencies_and_leaves_no_queue_or_call() {
     );
     let out = sluicegate(&long, &["check"]).exited(0).out;
     // How long a round trip takes is the machine's: its line may be a warning.
-    assert!(out.contains("  redis     a round trip takes "), "{out}");
+    out.says("  redis     a round trip takes ");
     for line in [
         "ok    rabbitmq  a publish is confirmed in ",
         &format!(
@@ -171,11 +171,8 @@ async fn an_api_that_refuses_calls_within_the_limit_is_a_warning_that_names_an_a
         .await;
     until("a worker says so", || line().is_some()).await;
     let line = line().expect("said");
-    assert!(line.starts_with("warn  api       1 worker: "), "{line}");
-    assert!(
-        line.contains("use leaky-bucket-algo (tenant acme)"),
-        "{line}"
-    );
+    line.begins("warn  api       1 worker: ");
+    line.says("use leaky-bucket-algo (tenant acme)");
     worker.stop();
 }
 
@@ -224,7 +221,7 @@ async fn an_unreachable_api_is_a_warning() {
         "warn  api       http://{} can't be reached: ",
         api.door.address
     );
-    assert!(out.contains(&gone), "{out}");
+    out.says(&gone);
     assert!(!out.contains("hunter2"), "{out}");
 }
 
@@ -235,7 +232,7 @@ async fn a_blocked_rabbitmq_is_a_warning() {
     rabbit.ctl(&["set_vm_memory_high_watermark", "0.0000001"]);
     let out = sluicegate(&yaml, &["check"]).exited(0).out;
     let blocked = "warn  rabbitmq  a publish was not confirmed: it blocks publishes";
-    assert!(out.contains(blocked), "{out}");
+    out.says(blocked);
     let queues = || rabbit.ctl(&["list_queues", "name", "--silent"]);
     until("its own queue is deleted", || queues().trim().is_empty()).await;
 }
@@ -283,7 +280,7 @@ async fn progress_is_shown_only_on_a_terminal() {
     for what in ["checking RabbitMQ", "checking Redis"] {
         assert!(shown.contains(what), "{what}: {shown}");
     }
-    assert!(shown.contains("ok    capacity  "), "{shown}");
+    shown.says("ok    capacity  ");
     let done = sluicegate(&yaml, &["check"]).exited(0);
     assert_eq!(done.err, "");
     assert!(!done.out.contains("checking"), "{}", done.out);

@@ -6,6 +6,8 @@ use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use kit::Says;
+
 use crate::PROGRAM;
 
 /// A running echo. Dropping it kills the process.
@@ -64,10 +66,10 @@ fn echo_prints_requests_and_enforces_requested_limits() {
     assert_eq!(rest, strict);
 
     let answer = call(address, "acme", "{\"order\": 7}\u{1b}");
-    assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+    answer.begins("HTTP/1.1 200 ");
     assert_eq!(line(), "200 acme 7 attempt 2: {\"order\": 7}\\u{1b}");
     let answer = call(address, "acme", &"x".repeat(1_000_000));
-    assert!(answer.starts_with("HTTP/1.1 429 "), "{answer}");
+    answer.begins("HTTP/1.1 429 ");
     let wait = answer
         .lines()
         .find_map(|line| line.strip_prefix("retry-after: "));
@@ -93,17 +95,11 @@ fn echo_is_as_slow_and_strict_as_a_simulated_api_and_shows_arrivals() {
     let (_echo, mut lines, begins) = echo(folder.path(), &[&api[..], &["--times"]].concat());
     let (_, rest) = begins.split_once("http://").expect("its address");
     let (address, rest) = rest.split_once('/').expect("its end");
-    assert!(
-        rest.ends_with(", and takes 1 call of all tenants in any 1h"),
-        "{rest}"
-    );
+    rest.ends(", and takes 1 call of all tenants in any 1h");
     let mut call_at = |tenant: &str, status: &str| {
         let started = Instant::now();
         let answer = call(address, tenant, "");
-        assert!(
-            answer.starts_with(&format!("HTTP/1.1 {status} ")),
-            "{answer}"
-        );
+        answer.begins(&format!("HTTP/1.1 {status} "));
         assert!(started.elapsed() >= Duration::from_millis(300));
         let line = lines.next().expect("a line").expect("text");
         let (at, rest) = line.trim_start().split_once(' ').expect("a time");

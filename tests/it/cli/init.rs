@@ -4,6 +4,8 @@
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
+use kit::Says;
+
 use crate::cli::{CommandResult, sluicegate_in};
 
 fn init(folder: &Path, args: &[&str]) -> CommandResult {
@@ -22,7 +24,7 @@ fn init_writes_a_private_file_that_check_accepts() {
     let folder = tempfile::tempdir().expect("a folder");
     let done = init(folder.path(), &API).exited(0);
     let summary = "sluicegate.yaml: 100 calls in 1m, 5 at once for each tenant. Next:";
-    assert!(done.out.starts_with(summary), "{}", done.out);
+    done.out.begins(summary);
     let file = folder.path().join("sluicegate.yaml");
     let mode = file.metadata().expect("it is there").permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
@@ -62,7 +64,7 @@ fn the_printed_commands_fit_where_a_job_names_its_tenant() {
     }
     let args = ["--api", "zendesk", "--tenant", "all", "--force"];
     let done = init(folder.path(), &args).exited(0);
-    assert!(done.out.contains("> secrets/all "), "{}", done.out);
+    done.out.says("> secrets/all ");
 }
 
 #[test]
@@ -71,7 +73,7 @@ fn an_existing_file_is_kept_unless_forced() {
     let file = folder.path().join("sluicegate.yaml");
     std::fs::write(&file, "mine").expect("written");
     let done = init(folder.path(), &API).exited(2);
-    assert!(done.err.contains("already exists; --force"), "{}", done.err);
+    done.err.says("already exists; --force");
     assert_eq!(std::fs::read_to_string(&file).expect("it is there"), "mine");
     let printed = init(folder.path(), &[&API[..], &["--output", "-"]].concat()).exited(0);
     init(folder.path(), &[&API[..], &["--force"]].concat()).exited(0);
@@ -83,7 +85,7 @@ fn an_existing_file_is_kept_unless_forced() {
 fn without_a_terminal_no_question_is_asked() {
     let folder = tempfile::tempdir().expect("a folder");
     let done = init(folder.path(), &["--limit", "3/s"]).exited(2);
-    assert!(done.err.contains("--url is required"), "{}", done.err);
+    done.err.says("--url is required");
     assert!(!folder.path().join("sluicegate.yaml").exists());
 }
 
@@ -91,18 +93,14 @@ fn without_a_terminal_no_question_is_asked() {
 fn a_known_api_is_written_with_its_limits_and_check_tells_its_rules() {
     let folder = tempfile::tempdir().expect("a folder");
     let listed = init(folder.path(), &["--api"]).exited(0).out;
-    assert!(listed.contains("\n  shopify-graphql  Shopify"), "{listed}");
+    listed.says("\n  shopify-graphql  Shopify");
     let unknown = init(folder.path(), &["--api", "shopfy", "--url", "https://h/"]).exited(2);
-    assert!(
-        unknown.err.contains("did you mean shopify?"),
-        "{}",
-        unknown.err
-    );
-    assert!(unknown.err.contains("shopify-graphql"), "{}", unknown.err);
+    unknown.err.says("did you mean shopify?");
+    unknown.err.says("shopify-graphql");
     let url = ["--url", "https://acme.myshopify.com/admin/api/graphql.json"];
     let args = [&["--api", "shopify-graphql", "--plan", "plus"], &url[..]].concat();
     let done = init(folder.path(), &args).exited(0);
-    assert!(done.out.contains("plan plus. Next:"), "{}", done.out);
+    done.out.says("plan plus. Next:");
     let file = std::fs::read_to_string(folder.path().join("sluicegate.yaml")).expect("a file");
     for part in [
         "    api: shopify-graphql",
@@ -152,7 +150,7 @@ fn an_api_with_a_host_and_a_token_per_tenant_is_written_completely() {
     let other = ["--api", "zendesk", "--output", "other.yaml"];
     init(folder.path(), &other).exited(0);
     let help = init(folder.path(), &["--help"]).exited(0).out;
-    assert!(help.contains("secrets"), "{help}");
+    help.says("secrets");
 
     let config = "rate-limiter: {limits: [{name: points, unit: cost}]}\n\
         dispatch: {http: {url: 'https://acme.myshopify.com/', api: shopify-graphql}}\n";
@@ -170,9 +168,9 @@ fn a_quota_of_millions_of_tokens_is_written_as_a_limit_in_little_memory() {
         init(folder.path(), &of(limit)).exited(0);
         let check = sluicegate_in(folder.path(), &["check", "--offline"], b"").exited(0);
         assert!(!check.out.contains("warn"), "{}", check.out);
-        assert!(check.out.contains("sliding-segments-algo"), "{}", check.out);
+        check.out.says("sliding-segments-algo");
     }
     let refused = init(folder.path(), &of("1000000000001 TPM")).exited(2);
     let why = "1000000000001; it must be a whole number from 1 to 1000000000000";
-    assert!(refused.err.contains(why), "{}", refused.err);
+    refused.err.says(why);
 }

@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 use gate::fleet::registry::{NamedPolicy, Registry};
 use gate::redis::RedisGate;
 use handler::{Handler, Outcome, Permit};
-use kit::PATIENCE;
 use kit::api::{Api, Reply};
 use kit::servers::{Redis, shared_redis};
+use kit::{PATIENCE, Says};
 use rules::job::Job;
 use rustix::process::Signal;
 use serde_json::{Value, json};
@@ -92,7 +92,7 @@ async fn advertised_limits_are_shown_with_a_warning_if_lower() {
             let day = json!({"limit": 900, "window_ms": 86_400_000});
             assert_eq!(quotas[1], day, "ours keep it");
             assert!(text.contains("says that it takes 3 in 1h, 900 in 1d"));
-            assert!(text.contains(&format!("warning   {WARNING}\n")), "{text}");
+            text.says(&format!("warning   {WARNING}\n"));
             worker.logs(&["WARN", WARNING, "tenant=acme"]).await;
         } else {
             // A quota without a window can't be compared.
@@ -175,14 +175,11 @@ async fn policies_of_other_workers_are_shown_beside_the_files() {
         let others = found["other_configurations"].as_array().expect("others");
         assert_eq!(others.len(), 1);
         let words = others[0]["limits"][0].as_str().expect("words");
-        assert!(words.starts_with(beside), "{words}");
+        words.begins(beside);
         let text = text(yaml, tenant);
-        assert!(
-            text.contains("also      another configuration, until "),
-            "{text}"
-        );
-        assert!(text.contains("until at least "), "{text}");
-        assert!(text.contains(&format!("\n  limit  {beside}")), "{text}");
+        text.says("also      another configuration, until ");
+        text.says("until at least ");
+        text.says(&format!("\n  limit  {beside}"));
         assert_eq!(
             others[0]["differing_keys"].as_array().map(Vec::len),
             Some(3)
@@ -192,16 +189,10 @@ async fn policies_of_other_workers_are_shown_beside_the_files() {
     let line = "another configuration is also enforced: default, calls, tenants.acme differ";
     register(&own).await;
     let checked = check(&own);
-    assert!(
-        checked.contains(&format!("warn  redis     {line}; inspect TENANT")),
-        "{checked}"
-    );
+    checked.says(&format!("warn  redis     {line}; inspect TENANT"));
     register(&own).await;
     let workers = sluicegate(&own, &["workers"]).exited(0).out;
-    assert!(
-        workers.starts_with(&format!("{line} (sluicegate check)\n")),
-        "{workers}"
-    );
+    workers.begins(&format!("{line} (sluicegate check)\n"));
     worker.stop().await;
 }
 
@@ -265,7 +256,7 @@ async fn inspect_and_check_show_the_end_of_a_recovery_wait() {
         assert!(shown.contains(line), "{line}: {shown}");
     }
     let tenants = sluicegate(&yaml, &["tenants"]).exited(0).out;
-    assert!(tenants.starts_with("recovery wait: ends in "), "{tenants}");
+    tenants.begins("recovery wait: ends in ");
     let out = check();
     let warning = "warn  redis     no job with the common limits is admitted until the recovery wait ends, in ";
     let line = out.lines().find(|line| line.starts_with(warning));

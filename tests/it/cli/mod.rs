@@ -18,6 +18,8 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
+use kit::Says;
+
 use crate::PROGRAM;
 
 /// The result of a command.
@@ -290,9 +292,9 @@ fn a_wrong_config_is_exit_code_2_with_a_line_for_each_mistake() {
 fn the_config_is_the_named_file_or_the_default_one_or_none() {
     let check = ["check", "--offline"];
     let done = sluicegate_with(None, &check, b"").exited(0);
-    assert!(done.out.contains("  queue: \"jobs\"\n"), "{}", done.out);
+    done.out.says("  queue: \"jobs\"\n");
     let done = sluicegate("amqp: {queue: mine}", &check).exited(0);
-    assert!(done.out.contains("  queue: \"mine\"\n"), "{}", done.out);
+    done.out.says("  queue: \"mine\"\n");
 
     let named = [&check[..], &["--config", "none.yaml"]].concat();
     let done = sluicegate("", &named).exited(2);
@@ -310,9 +312,9 @@ fn the_config_is_the_named_file_or_the_default_one_or_none() {
         output.expect("it runs").into()
     };
     let done = run(&[("SLUICEGATE_CONFIG", "other.yaml")]).exited(0);
-    assert!(done.out.contains("  queue: \"other\"\n"), "{}", done.out);
+    done.out.says("  queue: \"other\"\n");
     let done = run(&[("SLUICEGATE_AMQP__QUEUE", "mine")]).exited(0);
-    assert!(done.out.contains("  queue: \"mine\"\n"), "{}", done.out);
+    done.out.says("  queue: \"mine\"\n");
     let done = run(&[("SLUICEGATE_AMQP__QUEU", "mine")]).exited(2);
     assert_eq!(
         done.err,
@@ -328,25 +330,13 @@ redis: {url: 'redis://:hunter2@127.0.0.1:1/0'}
 rate-limiter: {max-requests: 7, window-size: 10}
 ";
     let done = sluicegate(yaml, &["check", "--offline"]).exited(0);
-    assert!(
-        done.out.contains("amqp://u:***@127.0.0.1:1/%2f"),
-        "{}",
-        done.out
-    );
-    assert!(
-        done.out.contains("redis://:***@127.0.0.1:1/0"),
-        "{}",
-        done.out
-    );
-    assert!(
-        done.out.contains("ok    config    is valid\n"),
-        "{}",
-        done.out
-    );
+    done.out.says("amqp://u:***@127.0.0.1:1/%2f");
+    done.out.says("redis://:***@127.0.0.1:1/0");
+    done.out.says("ok    config    is valid\n");
 
     let done = sluicegate(yaml, &["check", "--offline", "--tenant", "acme"]).exited(0);
     let limits = "limits of acme, from rate-limiter:\n  default: at most 7 units of cost in any 10s: sliding-window-algo, guard 50ms; worst case in any window: 7\n";
-    assert!(done.out.ends_with(limits), "{}", done.out);
+    done.out.ends(limits);
 
     let json = sluicegate(yaml, &["check", "--offline", "--tenant", "acme", "--json"])
         .exited(0)
@@ -363,7 +353,7 @@ fn check_shows_a_strict_guard() {
     let args = ["check", "--offline", "--tenant", "acme"];
     let done = sluicegate(yaml, &args).exited(0);
     let limit = "\n  default: at most 7 units of cost in any 10s: sliding-window-algo, guard strict; worst case in any window: 7\n";
-    assert!(done.out.ends_with(limit), "{}", done.out);
+    done.out.ends(limit);
 
     let json = sluicegate(yaml, &[&args[..], &["--json"]].concat())
         .exited(0)
@@ -394,10 +384,10 @@ rate-limiter:
   aligned: at most 9 calls in each aligned 1h: fixed-window-algo, guard 50ms; worst case in any window: 18
   idle: at most 1000 calls in any 1s: sliding-window-algo, guard 50ms; worst case in any window: 1000
 ";
-    assert!(done.out.ends_with(limits), "{}", done.out);
+    done.out.ends(limits);
     let warning = "warn  config    rate-limiter.plans.pro: the limit idle never has an effect: \
         requests is stricter in every respect\n";
-    assert!(done.out.contains(warning), "{}", done.out);
+    done.out.says(warning);
 
     let of = |args: &[&str]| {
         let args = [&["check", "--offline", "--json", "--tenant"], args].concat();

@@ -1,5 +1,6 @@
 //! The commands with limits for all tenants or for values of a header.
 
+use kit::Says;
 use serde_json::{Value, json};
 
 use crate::cli::servers::yaml;
@@ -25,7 +26,7 @@ fn check_shows_the_scope_of_a_limit() {
         sliding-window-algo,",
         "  own: at most 5 units of cost in any 1h: sliding-window-algo,",
     ] {
-        assert!(done.out.contains(line), "{}", done.out);
+        done.out.says(line);
     }
     let args = ["check", "--offline", "--tenant", "a", "--json"];
     let found = sluicegate(LIMITS, &args).exited(0).json();
@@ -34,15 +35,11 @@ fn check_shows_the_scope_of_a_limit() {
         ["global", "header:x-path", "tenant"]
     );
     let done = sluicegate(LIMITS, &["check", "--offline"]).exited(0);
-    assert!(done.out.contains("\n      scope: global\n"), "{}", done.out);
+    done.out.says("\n      scope: global\n");
     let clustered = format!("redis: {{url: 'redis://h', cluster: true}}\n{LIMITS}");
     let done = sluicegate(&clustered, &["check", "--offline"]).exited(2);
-    assert!(
-        done.err
-            .contains("rate-limiter.limits: the limit all is global, so in a Redis Cluster"),
-        "{}",
-        done.err
-    );
+    done.err
+        .says("rate-limiter.limits: the limit all is global, so in a Redis Cluster");
 }
 
 #[test]
@@ -56,7 +53,7 @@ fn inspect_shows_the_limits_of_the_jobs_that_are_named() {
     assert_eq!(names(&found, "used"), [&json!(0), &Value::Null, &json!(0)]);
     assert_eq!(found["waiting"], Value::Null);
     let text = sluicegate(&yaml, &["inspect", "a"]).exited(0).out;
-    assert!(text.contains("  used    see --header x-path=…\n"), "{text}");
+    text.says("  used    see --header x-path=…\n");
 
     let one = ["inspect", "a", "--header", "x-path=/v1"];
     let found = sluicegate(&yaml, &[&one[..], &["--json"]].concat())
@@ -67,7 +64,7 @@ fn inspect_shows_the_limits_of_the_jobs_that_are_named() {
     assert_eq!(names(&found, "used"), [0, 0, 0]);
     assert_eq!(found["waiting"], 0);
     let text = sluicegate(&yaml, &one).exited(0).out;
-    assert!(text.contains("jobs      header:x-path=\"/v1\"\n"), "{text}");
+    text.says("jobs      header:x-path=\"/v1\"\n");
 
     for (args, why) in [
         (
@@ -78,7 +75,7 @@ fn inspect_shows_the_limits_of_the_jobs_that_are_named() {
     ] {
         let args = [&["inspect", "a"], args].concat();
         let done = sluicegate(&yaml, &args).exited(2);
-        assert!(done.err.contains(why), "{}", done.err);
+        done.err.says(why);
     }
 }
 
@@ -87,12 +84,8 @@ fn a_limit_of_all_tenants_cannot_be_changed_for_one() {
     let yaml = scoped();
     let limit = |name: &'static str| ["tenant", "limit", "a", "3", "--limit", name];
     let done = sluicegate(&yaml, &limit("all")).exited(2);
-    assert!(
-        done.err
-            .contains("the limit all is global (scope: global), not a's own;"),
-        "{}",
-        done.err
-    );
+    done.err
+        .says("the limit all is global (scope: global), not a's own;");
     sluicegate(&yaml, &limit("path")).exited(0);
     let found = sluicegate(&yaml, &["inspect", "a", "--json"])
         .exited(0)

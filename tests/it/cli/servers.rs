@@ -10,7 +10,7 @@ use gate::redis::RedisGate;
 use kit::api::{Api, Call, Reply};
 use kit::gate::{FRESH, asking};
 use kit::servers::{Rabbit, shared_rabbit, shared_redis, unique};
-use kit::{Bed, client, drain, job, until};
+use kit::{Bed, Says, client, drain, job, until};
 use lapin::BasicProperties;
 use rules::headers::{self, HeaderValue};
 use rules::job::Field;
@@ -175,12 +175,8 @@ async fn publish_reads_lines_and_reports_bad_ones() {
     let done = sluicegate(&yaml, &["publish", "--file", file]).exited(1);
     assert_eq!(done.out, format!("confirmed 1 job in {queue}\n"));
     let why = "floating point `7.5`, expected a string or a 64-bit integer";
-    assert!(
-        done.err.contains("error: line 3: is not a job"),
-        "{}",
-        done.err
-    );
-    assert!(done.err.contains(why), "{}", done.err);
+    done.err.says("error: line 3: is not a job");
+    done.err.says(why);
     let jobs = drain(&client, &client.names().fresh).await;
     assert_eq!(jobs[0].header("x-tenant"), Field::Text("42"));
     assert_eq!(jobs[0].id(), Some("1"));
@@ -248,11 +244,7 @@ async fn check_changes_nothing() {
         done.out
     );
     let done = sluicegate(&classic, &["publish", "--tenant", "a"]).exited(1);
-    assert!(
-        done.err.contains("set amqp.queue-type: quorum"),
-        "{}",
-        done.err
-    );
+    done.err.says("set amqp.queue-type: quorum");
     assert_eq!(done.err.lines().count(), 1, "{}", done.err);
 }
 
@@ -360,7 +352,7 @@ async fn looking_at_dead_letters_leaves_them_there() {
     for _ in 0..2 {
         let none = sluicegate(&yaml, &["dead", "list"]).exited(1);
         let no_queue = format!(" has no queue '{queue}.dead'; check amqp.queue");
-        assert!(none.err.contains(&no_queue), "{}", none.err);
+        none.err.says(&no_queue);
         assert_eq!(none.out, "");
     }
     let client = client(&yaml).await;
@@ -390,7 +382,7 @@ async fn looking_at_dead_letters_leaves_them_there() {
     buried(&client, 3).await;
     let done = sluicegate(&yaml, &["dead", "list", "--limit", "2"]).exited(0);
     assert_eq!(done.out.lines().count(), 2);
-    assert!(done.err.contains("1 more"), "{}", done.err);
+    done.err.says("1 more");
     for (args, lines) in [
         (&["--reason", "422", "--json"][..], 2),
         (&["--tenant", "b", "--json"], 1),
@@ -419,15 +411,12 @@ async fn looking_at_dead_letters_leaves_them_there() {
     assert_eq!(json["headers"]["x-of-the-publisher"], "kept");
     buried(&client, 3).await;
     let text = sluicegate(&yaml, &["dead", "show", "2"]).exited(0).out;
-    assert!(
-        text.starts_with("id: 2\ncontent-type: application/json\n"),
-        "{text}"
-    );
-    assert!(text.ends_with("\n\n{\"for\":\"b\"}\n"), "{text}");
+    text.begins("id: 2\ncontent-type: application/json\n");
+    text.ends("\n\n{\"for\":\"b\"}\n");
     buried(&client, 3).await;
     let done = sluicegate(&yaml, &["dead", "show", "2", "--tenant", "a"]).exited(1);
     let none = format!("{queue}.dead has no dead letter of \"a\" with the id \"2\"");
-    assert!(done.err.contains(&none), "{}", done.err);
+    done.err.says(&none);
     buried(&client, 3).await;
     sluicegate(&yaml, &["dead", "show", "2", "--tenant", "b"]).exited(0);
     buried(&client, 3).await;
@@ -441,7 +430,7 @@ async fn looking_at_dead_letters_leaves_them_there() {
     // An empty tenant selects the dead letters without one.
     let done = sluicegate(&yaml, &["dead", "show", "2", "--tenant", ""]).exited(1);
     let none = format!("{queue}.dead has no dead letter without a tenant with the id \"2\"");
-    assert!(done.err.contains(&none), "{}", done.err);
+    done.err.says(&none);
     buried(&client, 3).await;
     bury(&client, &[("2", "", "no tenant")]).await;
     buried(&client, 4).await;
@@ -492,7 +481,7 @@ async fn a_dead_letter_shows_how_often_its_job_waited() {
         "{text}"
     );
     let shown = sluicegate(&yaml, &["dead", "show", "waits"]).exited(0).out;
-    assert!(shown.contains("x-sluicegate-waits: "), "{shown}");
+    shown.says("x-sluicegate-waits: ");
 }
 
 #[tokio::test(flavor = "multi_thread")]

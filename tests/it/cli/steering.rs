@@ -6,7 +6,7 @@ use std::process::{Command, Output, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use kit::{PATIENCE, client, holds, until};
+use kit::{PATIENCE, Says, client, holds, until};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
@@ -204,10 +204,7 @@ async fn job_show_shows_the_state_in_the_jobs_worker() {
     );
     let text = fleet.runs(&[&show[..], &["waits"]].concat()).await;
     let text = text.exited(0).out;
-    assert!(
-        text.starts_with("job waits of acme waits in a worker's memory\n"),
-        "{text}"
-    );
+    text.begins("job waits of acme waits in a worker's memory\n");
     // Two operators may look at the same time.
     let show = [
         "job", "show", "--tenant", "acme", "--wait", "9s", "--id", "waits",
@@ -222,11 +219,7 @@ async fn job_show_shows_the_state_in_the_jobs_worker() {
         "job", "show", "--tenant", "acme", "--id", "x", "--wait", "1s",
     ];
     let done = fleet.runs(&nobody).await.exited(1);
-    assert!(
-        done.err.contains("no worker has job x of acme"),
-        "{}",
-        done.err
-    );
+    done.err.says("no worker has job x of acme");
     fleet.stop().await;
 }
 
@@ -250,11 +243,7 @@ async fn a_paused_fleet_makes_no_call_until_resumed_even_after_a_restart() {
     until("a third worker is paused", || paused(&late)).await;
     for args in [&["inspect", "acme"][..], &["check"]] {
         let done = fleet.runs(args).await.exited(0);
-        assert!(
-            done.out.contains("an operator paused all workers"),
-            "{}",
-            done.out
-        );
+        done.out.says("an operator paused all workers");
     }
     // The pause is the reason for the wait, even if the job's limits have room.
     let inspected = fleet.json(&["inspect", "acme"]).await;
@@ -292,7 +281,7 @@ async fn a_drained_fleet_finishes_its_jobs_and_takes_no_new_ones() {
         .runs_until(&["drain", "--wait", "1s"], in_flight)
         .await;
     let done = done.exited(1);
-    assert!(done.err.contains("not drained within 1s: "), "{}", done.err);
+    done.err.says("not drained within 1s: ");
     fleet.calls.go.add_permits(1);
     // A job in flight to a worker that stopped consuming returns a moment later.
     let started = Instant::now();
@@ -319,7 +308,7 @@ async fn a_drained_fleet_finishes_its_jobs_and_takes_no_new_ones() {
         "not drained: 1 call in flight",
         "workers take new jobs again",
     ] {
-        assert!(done.err.contains(words), "{}", done.err);
+        done.err.says(words);
     }
     assert!(started.elapsed() < PATIENCE);
     fleet.calls.go.add_permits(1);
@@ -382,18 +371,14 @@ async fn diverted_jobs_wait_in_their_queue_until_returned() {
     let done = fleet.runs(&["tenant", "undivert", "acme", "--back"]).await;
     let done = done.exited(0).out;
     let words = format!("are no longer diverted to {queue}:");
-    assert!(done.contains(&words), "{done}");
-    assert!(done.contains("replayed 3 jobs"), "{done}");
+    done.says(&words);
+    done.says("replayed 3 jobs");
     fleet.calls.are(9).await;
     holds(&rabbit, queue, 0).await;
     let own = rabbit.names().fresh.to_string();
     let args = ["tenant", "divert", "acme", "--to", &own];
     let refused = fleet.runs(&args).await.exited(2);
-    assert!(
-        refused.err.contains("one of the workers' own queues"),
-        "{}",
-        refused.err
-    );
+    refused.err.says("one of the workers' own queues");
     fleet.stop().await;
 }
 
@@ -456,10 +441,7 @@ async fn replay_keeps_its_rate_and_ctrl_c_loses_no_dead_letter() {
     let ended = interrupted(&yaml, &args, holds(&rabbit, &work, 7)).await;
     let errors = String::from_utf8_lossy(&ended.stderr);
     assert_eq!(ended.status.code(), Some(1), "{errors}");
-    assert!(
-        errors.contains("interrupted: the other dead letters are still in"),
-        "{errors}"
-    );
+    errors.says("interrupted: the other dead letters are still in");
     holds(&rabbit, &dead, 1).await;
     // The command ends with the last letter, not an hour later.
     sluicegate(&yaml, &args).exited(0);
@@ -467,6 +449,6 @@ async fn replay_keeps_its_rate_and_ctrl_c_loses_no_dead_letter() {
     for wrong in ["0/s", "fast"] {
         let args = ["dead", "replay", "--all", "--rate", wrong];
         let done = sluicegate(&yaml, &args).exited(2);
-        assert!(done.err.contains("such as 10/s"), "{}", done.err);
+        done.err.says("such as 10/s");
     }
 }

@@ -3,7 +3,7 @@
 use gate::Gate;
 use gate::redis::RedisGate;
 use kit::gate::{FRESH, asking};
-use kit::until;
+use kit::{Says, until};
 use serde_json::Value;
 
 use crate::cli::servers::{config, yaml};
@@ -29,12 +29,8 @@ async fn ask(yaml: &str, tenant: &str, number: usize) {
 async fn inspect_shows_overrides() {
     let yaml = yaml();
     let done = sluicegate(&yaml, &["tenant", "pause", "acme", "--for", "1h"]).exited(0);
-    assert!(done.out.starts_with("paused acme until "), "{}", done.out);
-    assert!(
-        done.out.contains("within 1s (delay.max-delay)"),
-        "{}",
-        done.out
-    );
+    done.out.begins("paused acme until ");
+    done.out.says("within 1s (delay.max-delay)");
     let found = inspect(&yaml, "acme");
     let open_in = |found: &Value| {
         let number = |key: &str| found[key].as_u64().expect("a number");
@@ -46,7 +42,7 @@ async fn inspect_shows_overrides() {
     assert_eq!(inspect(&yaml, "other")["waits_for"], Value::Null);
 
     let done = sluicegate(&yaml, &["tenant", "resume", "acme"]).exited(0);
-    assert!(done.out.starts_with("resumed acme\n"), "{}", done.out);
+    done.out.begins("resumed acme\n");
     assert_eq!(open_in(&inspect(&yaml, "acme")), 0);
 
     // The default of --for is a year, which the output says.
@@ -73,10 +69,7 @@ async fn inspect_shows_overrides() {
     assert_eq!(limit["override_until_ms"], json["until_ms"]);
     assert_eq!(limit["free"], 2);
     let text = sluicegate(&yaml, &["inspect", "acme"]).exited(0).out;
-    assert!(
-        text.contains("an operator set 2 instead of 5, until "),
-        "{text}"
-    );
+    text.says("an operator set 2 instead of 5, until ");
 
     ask(&yaml, "acme", 3).await;
     let found = inspect(&yaml, "acme");
@@ -85,19 +78,15 @@ async fn inspect_shows_overrides() {
 
     let args = ["tenant", "limit", "acme", "--clear", "--limit", "default"];
     let done = sluicegate(&yaml, &args).exited(0);
-    assert!(done.out.contains("as configured"), "{}", done.out);
+    done.out.says("as configured");
     let found = inspect(&yaml, "acme");
     assert_eq!(found["limits"][0]["max_requests"], 5);
     assert_eq!(found["limits"][0]["override_until_ms"], 0);
     assert_eq!(found["waits_for"], "waitlist");
 
     let done = sluicegate(&yaml, &["tenant", "reset", "acme"]).exited(0);
-    assert!(
-        done.out
-            .starts_with("reset the waitlist of acme and what its own limits had learned\n"),
-        "{}",
-        done.out
-    );
+    done.out
+        .begins("reset the waitlist of acme and what its own limits had learned\n");
     let found = inspect(&yaml, "acme");
     assert_eq!(found["waiting"], 0);
     assert_eq!(found["limits"][0]["used"], 2, "what started still counts");
@@ -123,10 +112,7 @@ async fn one_of_several_limits_can_be_changed() {
     assert_eq!(pro["source"], "rate-limiter.plans.pro");
     assert_eq!(pro["limits"][0]["max_requests"], 8);
     let text = sluicegate(&yaml, &["inspect", "a"]).exited(0).out;
-    assert!(
-        text.contains("names a plan in x-plan may have other limits: --plan"),
-        "{text}"
-    );
+    text.says("names a plan in x-plan may have other limits: --plan");
 }
 
 /// Waits until `number` units of `tenant` are in its waitlist.

@@ -6,6 +6,7 @@ use config::SecretUrl;
 use gate::keys::Keys;
 use gate::redis::RedisGate;
 use gate::{Answer, Change, Gate, GateError, TenantAsk};
+use kit::Says;
 use kit::gate::{FRESH, LONG, LimitedGate, ask, decided, gate_at, limit, started, tenant, waits};
 use kit::servers::{Redis, shared_redis, unique};
 use redis::Commands;
@@ -290,10 +291,7 @@ async fn a_key_of_another_type_is_named() {
             assert!(replies.pop().expect("of the other").is_ok(), "{name}");
             match replies.remove(0) {
                 Err(GateError::Refused(message)) => {
-                    assert!(
-                        message.contains(&format!("{name} contains a list")),
-                        "{message}"
-                    );
+                    message.says(&format!("{name} contains a list"));
                 }
                 other => panic!("{other:?}"),
             }
@@ -389,7 +387,7 @@ async fn a_key_without_a_count_is_named_among_many() {
         let replies = gate.ask(std::slice::from_ref(&question)).await;
         match replies.expect("Redis answers").remove(0) {
             Err(GateError::Refused(message)) => {
-                assert!(message.contains(&format!("{name} contains")), "{message}");
+                message.says(&format!("{name} contains"));
                 let others = names.iter().filter(|other| !name.starts_with(*other));
                 let others: Vec<_> = others.filter(|other| message.contains(*other)).collect();
                 assert_eq!(others, Vec::<&String>::new(), "{message}");

@@ -6,6 +6,7 @@ use broker::Message;
 use config::Config;
 use handler::http::HttpHandler;
 use handler::{Fate, Outcome};
+use kit::Says;
 use ring::hmac;
 use rules::headers::HeaderValue;
 use rules::job::{self, Job};
@@ -176,7 +177,7 @@ fn a_job_without_a_required_value_is_rejected_by_name() {
         ),
     ] {
         let error = read(&config, body, &headers).expect_err(why).to_string();
-        assert!(error.starts_with(why), "{error}");
+        error.begins(why);
     }
 }
 
@@ -194,7 +195,7 @@ async fn fixed_parts_of_a_url_with_placeholders_are_never_shown() {
     let Outcome::Reject { reason } = handler.handle(&job, permit()).await else {
         panic!("a 400 rejects");
     };
-    assert!(reason.contains("POST /v1/acme?***1***"), "{reason}");
+    reason.says("POST /v1/acme?***1***");
     for secret in ["s3cretkey", "hunter22", "sk-abcdefgh"] {
         assert!(!shown.contains(secret), "{shown}");
         assert!(!reason.contains(secret), "{reason}");
@@ -248,7 +249,7 @@ async fn a_tenants_secret_is_its_own_and_never_shown() {
         let sent = request.expect("a request");
         let expected = format!("Bearer {key}");
         assert_eq!(sent.header("authorization"), Some(expected.as_bytes()));
-        assert!(reason.contains("authorization: Bearer ***"), "{reason}");
+        reason.says("authorization: Bearer ***");
         assert!(!reason.contains(key), "{reason}");
     }
     let (reason, request) = echoed(&keys, "nobody").await;
@@ -259,10 +260,7 @@ async fn a_tenants_secret_is_its_own_and_never_shown() {
     write("nobody", "a\nb");
     let (reason, request) = echoed(&keys, "nobody").await;
     assert!(request.is_none());
-    assert!(
-        reason.starts_with("again: the secret of this tenant can't be read"),
-        "{reason}"
-    );
+    reason.begins("again: the secret of this tenant can't be read");
     write("theirs", "key-3");
     let with_default = format!("{keys}, default-secret-file: '{path}/theirs'");
     let (_, request) = echoed(&with_default, "somebody").await;
@@ -308,10 +306,7 @@ async fn a_call_carries_a_signature_for_each_key() {
     }
     let (reason, request) = echoed(&of_tenants, "b").await;
     assert!(request.is_none());
-    assert!(
-        reason.starts_with(
-            "the secret of this tenant (dispatch.http.secrets-folder) must contain one or two keys"
-        ),
-        "{reason}"
+    reason.begins(
+        "the secret of this tenant (dispatch.http.secrets-folder) must contain one or two keys",
     );
 }

@@ -3,7 +3,7 @@
 
 use broker::Message;
 use kit::api::{Api, Call};
-use kit::{Bed, job, until};
+use kit::{Bed, Says, job, until};
 use rules::headers::HeaderValue;
 
 use crate::PROGRAM;
@@ -93,7 +93,7 @@ async fn inspect_counts_waiting_jobs_of_each_level() {
     let expected = serde_json::json!({"high": 3, "normal": 2, "low": 5});
     assert_eq!(inspect()["waiting_by_level"], expected);
     let text = sluicegate(&yaml, &["inspect", "acme"]).exited(0).out;
-    assert!(text.contains("(3 high, 2 normal, 5 low)"), "{text}");
+    text.says("(3 high, 2 normal, 5 low)");
     worker.stop();
     assert_eq!(api.count(), 1);
 }
@@ -111,8 +111,5 @@ async fn a_job_with_an_unknown_level_is_a_dead_letter() {
     worker.stop();
     let letters = bed.dead(&yaml).await;
     let reason = format!("{:?}", letters[0].header("x-sluicegate-reason"));
-    assert!(
-        reason.contains("it must be one of high, normal, low (job.priorities)"),
-        "{reason}"
-    );
+    reason.says("it must be one of high, normal, low (job.priorities)");
 }

@@ -5,7 +5,7 @@ use std::cell::Cell;
 
 use kit::api::Api;
 use kit::process::{Process, sum};
-use kit::{Bed, MS, SECOND, counts, jobs, until};
+use kit::{Bed, MS, SECOND, Says, counts, jobs, until};
 use serde_json::Value;
 use tempfile::NamedTempFile;
 use tokio::time::Instant;
@@ -74,10 +74,7 @@ impl Waiting {
 async fn a_resumed_tenants_jobs_start_at_once_and_all_are_in_its_waitlist() {
     let waiting = Waiting::under("max-requests: 20, window-size: 1s, guard: 100ms").await;
     let out = waiting.runs(&["tenant", "resume", "acme"]).out;
-    assert!(
-        out.contains("waiting jobs ask again within seconds"),
-        "{out}"
-    );
+    out.says("waiting jobs ask again within seconds");
     let off = waiting.all_are_called().await;
     assert!(off <= JOBS / 10, "{off}");
 }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use kit::api::Api;
 use kit::process::{Process, sum};
-use kit::{Bed, client, jobs, until};
+use kit::{Bed, Says, client, jobs, until};
 use serde_json::Value;
 use trial::pauses::PauseWatch;
 
@@ -199,10 +199,7 @@ async fn what_if_forecasts_the_backlogs_end_and_changes_nothing() {
     }
     let text = slow.runs(&["inspect", "acme", "--what-if", "max-requests=20"]);
     let text = text.exited(0).out;
-    assert!(
-        text.contains("what if   max-requests=20\n  now     16 jobs waiting"),
-        "{text}"
-    );
+    text.says("what if   max-requests=20\n  now     16 jobs waiting");
     let port = Port::of(&slow.worker).await;
     let path = "/tenants/acme?what-if=max-requests%3D10&what-if=resume";
     let answer = port.get(path).await.is(200);
@@ -221,7 +218,7 @@ async fn what_if_forecasts_the_backlogs_end_and_changes_nothing() {
         let path = format!("/tenants/acme?what-if={}", text.replace('=', "%3D"));
         let answer = port.get(&path).await.is(400);
         let why = answer["detail"].as_str().expect("a text");
-        assert!(why.contains(hint), "{why}");
+        why.says(hint);
     }
     let after = slow.inspect(&[]);
     for field in ["waiting", "limits", "suspended_until_ms"] {
@@ -344,7 +341,7 @@ async fn explain_shows_why_a_job_died_and_how_to_replay_it() {
     // Letters that a command has read return to the queue a moment later.
     buried(&client, 3).await;
     let text = slow.runs(&args("o 8")).exited(0).out;
-    assert!(text.contains("--id='o 8'\n"), "{text}");
+    text.says("--id='o 8'\n");
     let json = [&args("o-7")[..], &["--json"]].concat();
     buried(&client, 3).await;
     let explained = slow.runs(&json).exited(0).json();

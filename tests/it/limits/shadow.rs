@@ -10,7 +10,7 @@ use kit::api::Api;
 use kit::gate::{FRESH, asking, gate_at, guarded_limit};
 use kit::process::Process;
 use kit::servers::Redis;
-use kit::{Bed, counts, jobs, until};
+use kit::{Bed, Says, counts, jobs, until};
 use rules::limit::{Algorithm, Limits};
 use serde_json::Value;
 
@@ -121,23 +121,11 @@ async fn a_shadow_matches_the_apis_log_and_keeps_its_usage_when_promoted() {
         assert_eq!(found["limits"].as_array().map(Vec::len), Some(1));
     }
     let text = sluicegate(&tried, &["inspect", "acme"]).exited(0).out;
-    assert!(
-        text.contains("would have made 35 of 40 wait, the longest 3m "),
-        "{text}"
-    );
-    assert!(
-        text.contains("  used    40 of 5; it denies nothing"),
-        "{text}"
-    );
+    text.says("would have made 35 of 40 wait, the longest 3m ");
+    text.says("  used    40 of 5; it denies nothing");
     let listed = sluicegate(&tried, &["check", "--tenant", "acme"]).out;
-    assert!(
-        listed.contains("  few: at most 5 units of cost"),
-        "{listed}"
-    );
-    assert!(
-        listed.contains("(shadow: it counts but denies nothing)"),
-        "{listed}"
-    );
+    listed.says("  few: at most 5 units of cost");
+    listed.says("(shadow: it counts but denies nothing)");
 
     // After promotion, further jobs wait until enough of the shadow's usage has expired.
     let enforced = limits("");
@@ -172,23 +160,13 @@ async fn a_tried_maximum_denies_nothing_and_counts_earlier_starts_once_set() {
         found.json()["shadows"].as_array().expect("a list").clone()
     };
     let refused = tenant(&["acme", "5", "--limit", "running", "--shadow"]).exited(2);
-    assert!(
-        refused.err.contains("limit running: shadow has no meaning"),
-        "{}",
-        refused.err
-    );
+    refused.err.says("limit running: shadow has no meaning");
     let max = MAX.to_string();
     let few = ["acme", &max, "--limit", "few"];
     let args = [&few[..], &["--shadow", "--for", "1h"]].concat();
     let started = tenant(&args).exited(0).out;
-    assert!(
-        started.starts_with("limit few of acme: trying max-requests 5 until "),
-        "{started}"
-    );
-    assert!(
-        started.contains(": 1 worker follows\nit denies nothing"),
-        "{started}"
-    );
+    started.begins("limit few of acme: trying max-requests 5 until ");
+    started.says(": 1 worker follows\nit denies nothing");
 
     bed.publish(&yaml, jobs("acme", BURST)).await;
     bed.publish(&yaml, jobs("other", 1)).await;
@@ -230,10 +208,7 @@ async fn a_tried_maximum_denies_nothing_and_counts_earlier_starts_once_set() {
     // After the limit is set, further jobs wait until enough of all usage has expired. The trial
     // has ended.
     let done = tenant(&few).exited(0).out;
-    assert!(
-        done.starts_with("limit few of acme: max-requests is 5 until "),
-        "{done}"
-    );
+    done.begins("limit few of acme: max-requests is 5 until ");
     assert!(shadows("acme").is_empty());
     let of_acme = || {
         let sorted = counts::arrivals(&api.calls(), "acme");

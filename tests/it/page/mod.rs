@@ -6,7 +6,7 @@ mod browser;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use kit::{PATIENCE, SECOND, job, until, until_async};
+use kit::{PATIENCE, SECOND, Says, job, until, until_async};
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -189,12 +189,7 @@ async fn without_a_session_a_client_signs_in_and_all_answers_have_strict_headers
         .get("/ui/sign-in?to=%2Fui%2Faudit%22%3E%3Cb%3E")
         .await;
     is_plain(&form);
-    assert!(
-        form.body
-            .contains("value=\"/ui/audit&#34;&#62;&#60;b&#62;\""),
-        "{}",
-        form.body
-    );
+    form.body.says("value=\"/ui/audit&#34;&#62;&#60;b&#62;\"");
 
     let wrong = stranger.post("/ui/sign-in", "token=wrong-0123456789").await;
     assert_eq!(wrong.status, 401);
@@ -216,7 +211,7 @@ async fn without_a_session_a_client_signs_in_and_all_answers_have_strict_headers
     assert_eq!(header(&answer, "location"), Some("/ui"));
     let cookie = header(&answer, "set-cookie").expect("one");
     for word in ["path=/ui", "httponly", "samesite=strict", "max-age=43200"] {
-        assert!(cookie.contains(word), "{cookie}");
+        cookie.says(word);
     }
     assert!(
         !cookie.contains("secure") && !cookie.contains(READER),
@@ -538,11 +533,7 @@ async fn a_stream_sends_changes_and_ends_with_its_session() {
     let mut stream = Stream::of(&operator, "/ui/tenant?name=acme").await;
     stream.shows("retry: 2000").await;
     stream.shows("\"id\":\"limits\"").await;
-    assert!(
-        stream.text.contains("content-type: text/event-stream"),
-        "{}",
-        stream.text
-    );
+    stream.text.says("content-type: text/event-stream");
     assert!(stream.text.contains("cache-control: no-store"));
     stream.text.clear();
     // Longer than any other connection may last, and while more arrive than may be open at once.

@@ -1,5 +1,7 @@
 //! `simulate` and `test` as a user meets them, without servers.
 
+use kit::Says;
+
 mod live;
 mod stories;
 
@@ -231,7 +233,7 @@ fn a_run_without_progress_ends_with_the_reason() {
     assert_eq!(figures["unfinished"], 0, "{figures}");
     // Jobs that still wait at the end have waited until then.
     let some = simulate("--burst 500 --within 10s").exited(0).out;
-    assert!(some.contains("≥ 10.0 s"), "{some}");
+    some.says("≥ 10.0 s");
     // Jobs that will have a turn are not given up.
     let args = "--burst 2 --api-limit 1/3h --json";
     let figures = &simulate(args).exited(0).json()["configurations"][0];
@@ -305,17 +307,13 @@ fn limits_keep_their_order_and_shadows_and_long_names_fit() {
             .unwrap_or_else(|| panic!("{words}: {}", done.out))
     };
     assert!(at("limit z") < at("limit a") && at("limit a") < at("shadow tried"));
-    assert!(done.out.contains("3 of 5"), "{}", done.out);
+    done.out.says("3 of 5");
     assert!(
         done.out.lines().all(|line| line.chars().count() < 90),
         "{}",
         done.out
     );
-    assert!(
-        done.err.contains("no job of 1 of the 1 name: acme"),
-        "{}",
-        done.err
-    );
+    done.err.says("no job of 1 of the 1 name: acme");
 }
 
 #[test]
@@ -327,12 +325,8 @@ fn built_in_limits_are_reported() {
             .next()
             .is_some_and(|line| line.trim() == "no configuration")
     );
-    assert!(
-        none.err
-            .contains("no configuration: the built-in limits apply: "),
-        "{}",
-        none.err
-    );
+    none.err
+        .says("no configuration: the built-in limits apply: ");
     let other = sluicegate("amqp: {prefetch: 7}", &["simulate", "--burst", "1"]).exited(0);
     assert!(
         other
@@ -387,11 +381,7 @@ fn cases_hold_or_show_the_actual_values() {
     assert_eq!(piped.out, good.out);
     let failing = CASES.replace("expect:", "api: {errors: 100%}\n    expect:");
     let failing = sluicegate_in(folder, &["test", "-"], failing.as_bytes()).exited(1);
-    assert!(
-        failing.out.contains("11 of 11 jobs were not done by"),
-        "{}",
-        failing.out
-    );
+    failing.out.says("11 of 11 jobs were not done by");
     let gone = sluicegate_in(folder, &["test", "gone.yaml"], b"").exited(2);
     assert!(gone.err.contains("gone.yaml can't be read"), "{gone:?}");
 }

@@ -11,7 +11,7 @@ use kit::certificates::TestCertificates;
 use kit::connect::ConnectProxy;
 use kit::process::Process;
 use kit::servers::{shared_rabbit, shared_redis, unique};
-use kit::{Bed, until};
+use kit::{Bed, Says, until};
 use lapin::BasicProperties;
 use lapin::types::{AMQPValue, FieldTable};
 use serde_json::Value;
@@ -58,7 +58,7 @@ async fn calls_follow_their_jobs_values_and_a_missing_value_makes_a_dead_letter(
         // configuration does not.
         let refused = publish(&yaml, "o3", r#"{"customer": "c"}"#).exited(2);
         let why = "json:/order is missing; dispatch.http.url needs it";
-        assert!(refused.err.contains(why), "{}", refused.err);
+        refused.err.says(why);
         publish(&servers, "o3", r#"{"customer": "c"}"#).exited(0);
 
         let worker = PROGRAM.start(&yaml);
@@ -92,7 +92,7 @@ async fn calls_follow_their_jobs_values_and_a_missing_value_makes_a_dead_letter(
         assert_eq!(dead.len(), 1);
         assert_eq!(dead[0]["id"], "o3");
         let reason = dead[0]["reason"].as_str().expect("a reason");
-        assert!(reason.contains(why), "{reason}");
+        reason.says(why);
         worker.stop();
     }
 }
@@ -142,10 +142,7 @@ async fn whole_numbers_are_tenants_in_headers_and_in_bodies() {
         assert_eq!(tenants, ["-7", "42", "42", "42"], "{place}");
         for letter in letters {
             let reason = format!("{:?}", letter.header("x-sluicegate-reason"));
-            assert!(
-                reason.contains("a tenant must be a string or a 64-bit integer"),
-                "{reason}"
-            );
+            reason.says("a tenant must be a string or a 64-bit integer");
         }
     }
 }

@@ -3,7 +3,7 @@
 
 use kit::api::{Api, Reply};
 use kit::process::{DONE, Process, sum};
-use kit::{Bed, MS, SECOND, job, jobs, until};
+use kit::{Bed, MS, SECOND, Says, job, jobs, until};
 
 use crate::PROGRAM;
 use crate::cli::sluicegate;
@@ -52,11 +52,7 @@ async fn a_429_for_a_shared_partition_stops_all_tenants() {
     tokio::time::sleep(5 * SECOND).await;
     assert_eq!(api.count(), before, "no tenant's call");
     let shown = sluicegate(&yaml, &["inspect", "t0"]).exited(0);
-    assert!(
-        shown.out.contains("why       all tenants are suspended ("),
-        "{}",
-        shown.out
-    );
+    shown.out.says("why       all tenants are suspended (");
     // A new worker reads the state from Redis before its first call.
     let third = PROGRAM.start(&yaml);
     third.logs(&["all tenants are suspended"]).await;
@@ -64,7 +60,7 @@ async fn a_429_for_a_shared_partition_stops_all_tenants() {
 
     api.answers(|_| Reply::ok());
     let done = sluicegate(&yaml, &["tenant", "resume", "--all"]).exited(0);
-    assert!(done.out.contains("all tenants"), "{}", done.out);
+    done.out.says("all tenants");
     let workers = workers.into_iter().chain([third]).collect::<Vec<_>>();
     until("all jobs", || sum(&workers, DONE) >= 2001.0).await;
     workers.into_iter().for_each(Process::stop);

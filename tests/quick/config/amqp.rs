@@ -1,6 +1,7 @@
 //! The section `amqp`: a server, or the nodes of a cluster.
 
 use config::{Amqp, Config, SecretUrl};
+use kit::Says;
 
 fn parse(url: &str) -> Result<Config, String> {
     let text = format!("amqp:\n  url: {url}\n");
@@ -33,10 +34,7 @@ fn several_urls_are_nodes_of_one_cluster() {
     let config = Config::parse("c.yaml", "", env.into_iter()).expect("two nodes");
     assert_eq!(config.amqp.url.urls.len(), 2);
     let shown = config.to_string();
-    assert!(
-        shown.contains("url: \"amqp://u:***@a,amqp://u:***@b\""),
-        "{shown}"
-    );
+    shown.says("url: \"amqp://u:***@a,amqp://u:***@b\"");
     assert!(!format!("{config:?}").contains("hunter2"));
 }
 
@@ -76,10 +74,7 @@ fn urls_that_form_no_cluster_are_refused() {
     }
     let many = vec!["amqp://a"; 33].join(",");
     let errors = parse(&format!("'{many}'")).expect_err("too many");
-    assert!(
-        errors.contains("has 33 servers; the maximum is 32"),
-        "{errors}"
-    );
+    errors.says("has 33 servers; the maximum is 32");
 }
 
 fn queues(amqp: &str) -> Result<Amqp, String> {
@@ -142,15 +137,9 @@ fn queues_of_new_jobs_share_the_prefetch_by_their_weights() {
         ),
     ] {
         let errors = queues(amqp).expect_err(amqp);
-        assert!(
-            errors.contains(&format!("amqp.queues: {words}")),
-            "{errors}"
-        );
+        errors.says(&format!("amqp.queues: {words}"));
     }
     let names: Vec<String> = (0..17).map(|n| format!("q{n}")).collect();
     let errors = queues(&format!("queues: [{}]", names.join(", "))).expect_err("too many");
-    assert!(
-        errors.contains("has 17 queues; the maximum is 16"),
-        "{errors}"
-    );
+    errors.says("has 17 queues; the maximum is 16");
 }

@@ -1,6 +1,7 @@
 //! `dispatch.http`: the method, placeholders, and forwarded headers.
 
 use config::{Config, Fields, Method, TenantField};
+use kit::Says;
 use kit::certificates::TestCertificates;
 use rules::job::call::{PlaceholderSource, Template, TemplatePart, ValuePlace};
 
@@ -144,10 +145,7 @@ fn a_host_has_placeholders_left_of_a_fixed_domain() {
     }
     let long = format!("https://{{tenant}}.{}com/", "abcdefghijklmno.".repeat(12));
     let words = wrong(&format!("url: '{long}'"));
-    assert!(
-        words.ends_with("can become longer than 253 characters"),
-        "{words}"
-    );
+    words.ends("can become longer than 253 characters");
 }
 
 #[test]

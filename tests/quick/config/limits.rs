@@ -1,6 +1,7 @@
 //! Several limits, plans, and overrides of single tenants.
 
 use config::Config;
+use kit::Says;
 use rules::limit::{Algorithm, Limit, Unit};
 use rules::named::Named;
 use rules::scope::Scope;
@@ -473,12 +474,9 @@ fn lists_and_maps_can_be_set_by_the_environment() {
         assert_eq!(error, format!("environment variable {list}: {expected}"));
     }
     let error = parse_with("", &[(list, "[{name: a}")]).expect_err("no YAML");
-    assert!(
-        error.starts_with(&format!(
-            "environment variable {list}: rate-limiter.limits: is not valid YAML"
-        )),
-        "{error}"
-    );
+    error.begins(&format!(
+        "environment variable {list}: rate-limiter.limits: is not valid YAML"
+    ));
     let error = parse_with("", &[("SLUICEGATE_RATE_LIMITER__TENANTS__ACME", "5")]);
     assert_eq!(
         error.expect_err("no key"),
@@ -935,12 +933,7 @@ fn a_band_that_the_old_throttle_scope_keeps_from_learning_is_a_conflict() {
     let new = parse(&format!("rate-limiter: {{{learns}}}"));
     assert_eq!((old.conflict(), new.conflict()), (None, None));
     let why = old.with_live(&new).conflict().expect("no 429 concerns it");
-    assert!(
-        why.starts_with(
-            "rate-limiter.throttle-scope: is tenant, but the limit default is adaptive"
-        ),
-        "{why}"
-    );
+    why.begins("rate-limiter.throttle-scope: is tenant, but the limit default is adaptive");
 }
 
 #[test]

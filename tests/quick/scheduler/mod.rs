@@ -35,7 +35,7 @@ use gate::{
     Ticket,
 };
 use handler::{Attempt, Fate, Outcome};
-use kit::MS;
+use kit::{MS, Says};
 use rules::answers::{LimitInfo, Pushback, Quotas};
 use rules::delays::{DelayLevels, QueueNames, Trip};
 use rules::failures::retry::RetryPolicy;
@@ -447,11 +447,7 @@ fn a_long_wait_takes_a_delay_queue_and_is_acked_only_when_that_is_confirmed() {
     desk.deliver(DeliverySource::Fresh, &["a"]);
     let done = desk.answer(MS, vec![vec![wait(10_100, 4)]]);
     let (key, outgoing) = &done.published[0];
-    assert!(
-        outgoing.queue.starts_with("jobs.delay."),
-        "{}",
-        outgoing.queue
-    );
+    outgoing.queue.begins("jobs.delay.");
     let header = |name| outgoing.message.header(name);
     assert_eq!(header("x-sluicegate-ticket"), Field::Text("9:4"));
     assert_eq!(header("x-ratelimit-limit"), Field::Int(20));

@@ -2,6 +2,7 @@
 
 use broker::{DeliverySource, Message};
 use handler::Outcome;
+use kit::Says;
 use rules::headers::HeaderValue;
 use rules::job::Field;
 
@@ -26,11 +27,7 @@ fn travelling(desk: &mut Desk, done: Done) -> Message {
     assert!(done.asked.is_empty() && done.dispatched.is_empty());
     assert_eq!(done.published.len(), 1, "{:?}", done.published);
     let outgoing = desk.leaves(done);
-    assert!(
-        outgoing.queue.starts_with("jobs.delay."),
-        "{}",
-        outgoing.queue
-    );
+    outgoing.queue.begins("jobs.delay.");
     outgoing.message
 }
 
@@ -136,7 +133,7 @@ fn a_start_time_is_awaited_and_one_too_far_ahead_makes_a_dead_letter() {
         let Field::Text(reason) = letter.message.header("x-sluicegate-reason") else {
             panic!("a reason");
         };
-        assert!(reason.contains("job.max-delayed-start"), "{reason}");
+        reason.says("job.max-delayed-start");
     }
 }
 
