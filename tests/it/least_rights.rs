@@ -20,7 +20,7 @@ use rustix::process::Signal;
 
 use crate::PROGRAM;
 use crate::broker::bed::{amqp, levels};
-use crate::cli::sluicegate;
+use crate::cli::{json_of, sluicegate};
 use crate::http::downstream::{AfterAnswer, Downstream};
 use crate::worker::forward::disappears;
 
@@ -153,7 +153,7 @@ admin: {{listen: '127.0.0.1:0'}}
         sluicegate(&yaml, args).exited(0);
     }
     // The user may create the queue that measures confirms.
-    let json = sluicegate(&yaml, &["check", "--json"]).exited(0).json();
+    let json = json_of(&yaml, &["check"]);
     assert_eq!(
         json["measured"]["rabbitmq_confirm"]["samples"], 10,
         "{json}"

@@ -12,7 +12,7 @@ use rustix::process::Signal;
 use tempfile::TempDir;
 
 use crate::PROGRAM;
-use crate::cli::sluicegate;
+use crate::cli::{json_of, sluicegate};
 
 /// A file whose pipelines have this test's own queues and keys.
 pub struct File {
@@ -311,7 +311,7 @@ async fn commands_are_for_the_pipeline_that_is_named() {
     assert_eq!(inspected["tenant"], "acme", "{inspected}");
 
     // Without a name, all pipelines are checked.
-    let checked = sluicegate(&yaml, &["check", "--json"]).exited(0).json();
+    let checked = json_of(&yaml, &["check"]);
     for name in ["mail", "orders"] {
         let checks = &checked["pipelines"][name]["checks"];
         let text = checks.to_string();

@@ -15,7 +15,7 @@ use simulator::forms::ApiLimit;
 use simulator::limiter::{CallCounter, Counting};
 
 use crate::PROGRAM;
-use crate::cli::sluicegate;
+use crate::cli::{json_of, sluicegate};
 
 const LIMITS: &str = "max-requests: 10, window-size: 1s";
 
@@ -28,7 +28,7 @@ fn ms(json: &Value, what: &str, which: &str) -> f64 {
 async fn check_measures_all_latencies_and_leaves_no_queue_or_call() {
     let (api, bed) = (Api::start().await, Bed::shared());
     let yaml = bed.yaml(LIMITS, &api.url(), "");
-    let json = sluicegate(&yaml, &["check", "--json"]).exited(0).json();
+    let json = json_of(&yaml, &["check"]);
     for (what, samples) in [
         ("redis_round_trip", 20),
         ("rabbitmq_confirm", 10),
@@ -97,7 +97,7 @@ async fn a_distant_redis_costs_calls_and_no_warning() {
         "http://127.0.0.1:9/",
         "",
     );
-    let json = sluicegate(&yaml, &["check", "--json"]).exited(0).json();
+    let json = json_of(&yaml, &["check"]);
     let min = ms(&json, "redis_round_trip", "least_ms");
     assert!(min >= 40.0, "{json}");
     let max = json["measured"]["most_starts_per_second"].as_f64();
@@ -116,7 +116,7 @@ async fn tls_is_measured_apart_with_and_without_a_proxy() {
     let api = Api::with(ApiBehavior::https(&papers, &["h2", "http/1.1"])).await;
     let trusted = papers.keys(Some("ca.pem"), None);
     let yaml = Bed::shared().yaml(LIMITS, &api.url(), &trusted);
-    let json = sluicegate(&yaml, &["check", "--json"]).exited(0).json();
+    let json = json_of(&yaml, &["check"]);
     assert_eq!(json["measured"]["api_http2"], true, "{json}");
     assert!(ms(&json, "api_tls", "least_ms") > 0.0, "{json}");
 

@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 
 use crate::PROGRAM;
 use crate::cli::servers::{config, yaml};
-use crate::cli::sluicegate;
+use crate::cli::{json_of, sluicegate};
 use crate::worker::running::Running;
 
 /// A handler that is never called.
@@ -28,8 +28,7 @@ impl Handler for UnusedHandler {
 }
 
 fn inspect(yaml: &str, tenant: &str) -> Value {
-    let args = ["inspect", tenant, "--json"];
-    sluicegate(yaml, &args).exited(0).json()
+    json_of(yaml, &["inspect", tenant])
 }
 
 fn text(yaml: &str, tenant: &str) -> String {

@@ -99,6 +99,14 @@ pub fn sluicegate(yaml: &str, args: &[&str]) -> CommandResult {
     sluicegate_with(Some(yaml), args, b"")
 }
 
+/// Returns the JSON output of `sluicegate args --json`.
+#[track_caller]
+pub fn json_of(yaml: &str, args: &[&str]) -> serde_json::Value {
+    sluicegate(yaml, &[args, &["--json"]].concat())
+        .exited(0)
+        .json()
+}
+
 /// Every command with its parents.
 pub const COMMANDS: &[&[&str]] = &[
     &[],
@@ -338,9 +346,7 @@ rate-limiter: {max-requests: 7, window-size: 10}
     let limits = "limits of acme, from rate-limiter:\n  default: at most 7 units of cost in any 10s: sliding-window-algo, guard 50ms; worst case in any window: 7\n";
     done.out.ends(limits);
 
-    let json = sluicegate(yaml, &["check", "--offline", "--tenant", "acme", "--json"])
-        .exited(0)
-        .json();
+    let json = json_of(yaml, &["check", "--offline", "--tenant", "acme"]);
     assert_eq!(json["ok"], true);
     assert_eq!(json["tenant"], "acme");
     assert_eq!(json["source"], "rate-limiter");
@@ -355,9 +361,7 @@ fn check_shows_a_strict_guard() {
     let limit = "\n  default: at most 7 units of cost in any 10s: sliding-window-algo, guard strict; worst case in any window: 7\n";
     done.out.ends(limit);
 
-    let json = sluicegate(yaml, &[&args[..], &["--json"]].concat())
-        .exited(0)
-        .json();
+    let json = json_of(yaml, &args);
     let limit = &json["limits"][0];
     assert_eq!(limit["algorithm"], "sliding-window-algo");
     assert_eq!(limit["guard"], "strict");

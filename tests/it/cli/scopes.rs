@@ -4,7 +4,7 @@ use kit::Says;
 use serde_json::{Value, json};
 
 use crate::cli::servers::yaml;
-use crate::cli::sluicegate;
+use crate::cli::{json_of, sluicegate};
 
 const LIMITS: &str = "rate-limiter: {window-size: 1h, limits: [{name: all, max-requests: 100, scope: global}, {name: path, scope: 'header:x-path'}, {name: own}]}";
 
@@ -45,9 +45,7 @@ fn check_shows_the_scope_of_a_limit() {
 #[test]
 fn inspect_shows_the_limits_of_the_jobs_that_are_named() {
     let yaml = scoped();
-    let found = sluicegate(&yaml, &["inspect", "a", "--json"])
-        .exited(0)
-        .json();
+    let found = json_of(&yaml, &["inspect", "a"]);
     assert_eq!(found["labels"], json!({}));
     assert_eq!(found["labels_missing"], json!(["header:x-path"]));
     assert_eq!(names(&found, "used"), [&json!(0), &Value::Null, &json!(0)]);
@@ -56,9 +54,7 @@ fn inspect_shows_the_limits_of_the_jobs_that_are_named() {
     text.says("  used    see --header x-path=…\n");
 
     let one = ["inspect", "a", "--header", "x-path=/v1"];
-    let found = sluicegate(&yaml, &[&one[..], &["--json"]].concat())
-        .exited(0)
-        .json();
+    let found = json_of(&yaml, &one);
     assert_eq!(found["labels"], json!({"header:x-path": "/v1"}));
     assert_eq!(found["labels_missing"], json!([]));
     assert_eq!(names(&found, "used"), [0, 0, 0]);
@@ -87,9 +83,7 @@ fn a_limit_of_all_tenants_cannot_be_changed_for_one() {
     done.err
         .says("the limit all is global (scope: global), not a's own;");
     sluicegate(&yaml, &limit("path")).exited(0);
-    let found = sluicegate(&yaml, &["inspect", "a", "--json"])
-        .exited(0)
-        .json();
+    let found = json_of(&yaml, &["inspect", "a"]);
     assert_eq!(names(&found, "max_requests"), [100, 3, 5]);
 }
 

@@ -18,7 +18,7 @@ use rules::tenant::Tenant;
 use serde_json::{Value, json};
 
 use crate::PROGRAM;
-use crate::cli::{sluicegate, sluicegate_with};
+use crate::cli::{json_of, sluicegate, sluicegate_with};
 
 /// Returns a configuration with its own queue and prefix on the shared servers, and with few delay
 /// queues.
@@ -294,9 +294,7 @@ async fn inspect_shows_usage_and_waiting_jobs() {
     .await
     .expect("blocked");
 
-    let json = sluicegate(&yaml, &["inspect", "acme", "--json"])
-        .exited(0)
-        .json();
+    let json = json_of(&yaml, &["inspect", "acme"]);
     assert_eq!(json["source"], "rate-limiter");
     assert_eq!(json["waiting"], 2);
     assert_eq!(json["waits_for"], "suspended");
@@ -402,9 +400,7 @@ async fn looking_at_dead_letters_leaves_them_there() {
         }
     }
     buried(&client, 3).await;
-    let json = sluicegate(&yaml, &["dead", "show", "2", "--json"])
-        .exited(0)
-        .json();
+    let json = json_of(&yaml, &["dead", "show", "2"]);
     assert_eq!(json["reason"], "HTTP 503");
     assert_eq!(json["tenant"], "b");
     assert_eq!(json["body"], r#"{"for":"b"}"#);

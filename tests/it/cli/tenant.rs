@@ -7,12 +7,11 @@ use kit::{Says, until};
 use serde_json::Value;
 
 use crate::cli::servers::{config, yaml};
-use crate::cli::sluicegate;
+use crate::cli::{json_of, sluicegate};
 use crate::worker::running::{Calls, Running};
 
 fn inspect(yaml: &str, tenant: &str) -> Value {
-    let args = ["inspect", tenant, "--json"];
-    sluicegate(yaml, &args).exited(0).json()
+    json_of(yaml, &["inspect", tenant])
 }
 
 /// Asks for `number` new jobs of `tenant`.

@@ -10,7 +10,7 @@ use kit::{Bed, SECOND, counts, job, jobs, until};
 use tempfile::TempDir;
 
 use crate::PROGRAM;
-use crate::cli::sluicegate;
+use crate::cli::{json_of, sluicegate};
 
 /// Its window does not end during a test.
 const HOURLY: &str = "max-requests: 5, window-size: 1h";
@@ -67,11 +67,7 @@ async fn a_copied_redis_has_all_usage() {
     // No job waits for an hour, and none is called beyond the limit.
     bed.publish(&yaml, [job("other", "other-1"), job("acme", "acme-new")])
         .await;
-    let inspect = || {
-        sluicegate(&yaml, &["inspect", "acme", "--json"])
-            .exited(0)
-            .json()
-    };
+    let inspect = || json_of(&yaml, &["inspect", "acme"]);
     until("another tenant's call", || api.count() == 6).await;
     until("the job that waits, too", || inspect()["waiting"] == 4).await;
     let json = inspect();

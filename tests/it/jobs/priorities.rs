@@ -7,7 +7,7 @@ use kit::{Bed, Says, job, until};
 use rules::headers::HeaderValue;
 
 use crate::PROGRAM;
-use crate::cli::sluicegate;
+use crate::cli::{json_of, sluicegate};
 
 /// Number of jobs per level, the least important first.
 const JOBS: [(&str, usize); 3] = [("low", 100), ("normal", 120), ("high", 180)];
@@ -84,11 +84,7 @@ async fn inspect_counts_waiting_jobs_of_each_level() {
         .flat_map(|(level, jobs)| (1..=*jobs).map(|n| of_level(level, n)))
         .collect();
     bed.publish(&yaml, all).await;
-    let inspect = || {
-        sluicegate(&yaml, &["inspect", "acme", "--json"])
-            .exited(0)
-            .json()
-    };
+    let inspect = || json_of(&yaml, &["inspect", "acme"]);
     until("all waitlists", || inspect()["waiting"] == 10).await;
     let expected = serde_json::json!({"high": 3, "normal": 2, "low": 5});
     assert_eq!(inspect()["waiting_by_level"], expected);

@@ -12,7 +12,7 @@ use serde_json::Value;
 use tokio::time::Instant;
 
 use crate::PROGRAM;
-use crate::cli::sluicegate;
+use crate::cli::{json_of, sluicegate};
 
 const WINDOW: Duration = Duration::from_millis(500);
 
@@ -45,9 +45,7 @@ impl HiddenLimit {
 }
 
 fn limit_of(yaml: &str) -> Value {
-    let mut json = sluicegate(yaml, &["inspect", "acme", "--json"])
-        .exited(0)
-        .json();
+    let mut json = json_of(yaml, &["inspect", "acme"]);
     json["limits"][0].take()
 }
 

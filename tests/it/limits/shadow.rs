@@ -15,7 +15,7 @@ use rules::limit::{Algorithm, Limits};
 use serde_json::Value;
 
 use crate::PROGRAM;
-use crate::cli::sluicegate;
+use crate::cli::{json_of, sluicegate};
 
 const MAX: usize = 5;
 const WINDOW: Duration = Duration::from_secs(30);
@@ -95,9 +95,7 @@ async fn a_shadow_matches_the_apis_log_and_keeps_its_usage_when_promoted() {
     assert_eq!(sum_of(&worker, "waits_total") as usize, waited);
     assert_eq!(sum_of(&worker, "never_total"), 0.0);
     assert!(near(1e3 * sum_of(&worker, "longest_wait_seconds")));
-    let by_command = sluicegate(&tried, &["inspect", "acme", "--json"])
-        .exited(0)
-        .json();
+    let by_command = json_of(&tried, &["inspect", "acme"]);
     let by_api = by_api(&worker, "/api/v1/tenants/acme");
     for found in [&by_command, &by_api] {
         let shadow = &found["shadows"][0];
