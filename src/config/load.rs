@@ -160,6 +160,9 @@ mod tests {
     use super::*;
     use crate::reading::key::{ValueKind, env_name};
 
+    /// Values other than the defaults, as written in the file.
+    const EXAMPLES: &str = include_str!("examples.txt");
+
     /// Parses a file that has a URL, `key: value`, and the other keys without which `key` has no
     /// meaning.
     fn with(key: &ConfigKey, value: &str) -> Config {
@@ -201,7 +204,10 @@ mod tests {
             if key.path == "rate-limiter.shadow" {
                 continue;
             }
-            let (old, new) = (with(key, ""), with(key, key.example));
+            let mut examples = EXAMPLES.lines().filter_map(|line| line.split_once(": "));
+            let example = examples.find(|(path, _)| *path == key.path);
+            let (_, example) = example.expect(key.path);
+            let (old, new) = (with(key, ""), with(key, example));
             let is = |config: &Config| config.shown.get(key).cloned();
             assert!(
                 is(&old) != is(&new),

@@ -36,8 +36,6 @@ pub struct ConfigKey {
     pub about: &'static str,
     /// Further text for the reference page, in Markdown; may be empty.
     pub note: &'static str,
-    /// A value other than the default, as written in the file, for tests.
-    pub example: &'static str,
     pub(crate) kind: ValueKind,
 }
 
@@ -177,7 +175,6 @@ impl<T> Setting<T> {
             secret: false,
             about: "",
             note: "",
-            example: "",
             kind,
         };
         Self { key, read }
@@ -211,12 +208,6 @@ impl<T> Setting<T> {
     /// Marks the value as secret.
     pub const fn secret(mut self) -> Self {
         self.key.secret = true;
-        self
-    }
-
-    /// Sets the example.
-    pub const fn example(mut self, text: &'static str) -> Self {
-        self.key.example = text;
         self
     }
 

@@ -17,7 +17,6 @@ const MUST: &str = "16 to 512 letters, digits and -._~+/=, such as the output of
 keys! {
     LISTEN: SocketAddr = text("admin.listen", "address:port", listen_schema, listen)
         .default("127.0.0.1:9464")
-        .example("[::1]:0")
         .about("Address of /metrics, /livez, /readyz, /api/v1 and the page (/ui).")
         .note("Port 0 uses any free port and logs it.");
     TOKEN: Secret = text(
@@ -27,7 +26,6 @@ keys! {
         |raw| token(parse::secret(raw, MUST)?),
     )
         .secret()
-        .example("0123456789abcdef")
         .about("Token that requests must carry, as Authorization: Bearer TOKEN.")
         .note("Without it, all clients that can connect see the metrics, and /api/v1 answers only \
             this machine.");
@@ -39,7 +37,6 @@ keys! {
         |raw| token(parse::secret(raw, MUST)?),
     )
         .secret()
-        .example("fedcba9876543210")
         .about("Token for requests to /api/v1 that change something: pause, limit, replay. It can \
             read, too.")
         .note("Without it, nothing can be changed over HTTP.");

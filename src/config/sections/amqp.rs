@@ -40,7 +40,6 @@ const TLS: TlsKeys = [&CA_FILE, &CERT_FILE, &KEY_FILE];
 keys! {
     URL: Vec<SecretUrl> = url("amqp.url", URLS.schemes, true, |raw| URLS.several(raw))
         .default("amqp://guest:guest@127.0.0.1:5672/%2f")
-        .example("amqp://h/v")
         .about("RabbitMQ's URL, with user, password and virtual host.")
         .note("Several URLs are nodes of one [cluster](DEPLOYMENT.md#a-cluster-of-rabbitmq).");
     URL_FILE: String = file("amqp.url-file").about("File that contains `amqp.url`.");
@@ -53,7 +52,6 @@ keys! {
         a passphrase.");
     QUEUE: String = text("amqp.queue", "1 to 200 bytes, not `amq.…`", queue_schema, queue)
         .default("jobs")
-        .example("orders")
         .about("The work queue.")
         .note("Sluicegate's 38 other queues are named after it (`.due`, `.recheck`, `.dead`, and \
             the 35 delay queues `.delay.from-…`).");
@@ -63,7 +61,6 @@ keys! {
         queues_schema,
         queues,
     )
-        .example("{orders: 3, orders-bulk: 1}")
         .about("Additional queues of new jobs, and each queue's share of the jobs that a worker \
             takes.")
         .note("`amqp.queue` is one of them, with weight 1 unless it is listed here; the queues \
@@ -71,19 +68,16 @@ keys! {
             queues](PIPELINES.md#several-queues-of-one-pipeline).");
     DECLARE: bool = boolean("amqp.declare")
         .default("true")
-        .example("false")
         .about("Whether Sluicegate declares the queues of new jobs.")
         .note("With `false` they must exist, with any arguments: see [queues that \
             exist](DEPLOYMENT.md#queues-that-exist).");
     QUEUE_TYPE: QueueType = choice("amqp.queue-type")
         .default("quorum")
-        .example("classic")
         .about("The type of the work queues.")
         .note("Delay queues are always quorum queues, since no other type keeps jobs through a \
             crash.");
     PREFETCH: u16 = integer::<_, 1, 65_535>("amqp.prefetch", "jobs")
         .default("500")
-        .example("7")
         .about("Number of unacked jobs that a worker holds from each of its two main queues.")
         .note("From each of the 35 delay queues it holds an eighth of that plus \
             `dispatch.concurrency` (as of the start). A higher value hides the latency to the \
@@ -91,7 +85,6 @@ keys! {
             lower it if bodies are large ([resource bounds](GUARANTEES.md#resource-bounds)).");
     CONSUMER_TIMEOUT: Duration = duration::<{ 10 * SECOND }, { 7 * DAY }>("amqp.consumer-timeout")
         .default("30m")
-        .example("10m")
         .about("RabbitMQ's `consumer_timeout`: the longest time that a job may be unacked.")
         .note("A worker returns waiting jobs before that, so that RabbitMQ closes no session. Set \
             it if RabbitMQ has a shorter one, in rabbitmq.conf, a policy (`consumer-timeout`) or \

@@ -9,21 +9,17 @@ use crate::reading::key::{HOUR, boolean, duration, integer, keys};
 keys! {
     ENABLED: bool = boolean("dispatch.breaker.enabled")
         .default("true")
-        .example("false")
         .about("Whether consecutive failures stop calls.")
         .note("See [concepts](CONCEPTS.md#when-the-api-fails).");
     FAILURES: u32 = integer::<_, 1, 1_000>("dispatch.breaker.failures", "calls")
         .default("5")
-        .example("7")
         .about("Number of consecutive failures that stop calls.")
         .note("If `retry.max-attempts` is lower, it applies instead.");
     INITIAL_INTERVAL: Duration = duration::<10, HOUR>("dispatch.breaker.initial-interval")
         .default("1s")
-        .example("2s")
         .about("Wait before the first probe; it doubles with each failed probe.");
     MAX_INTERVAL: Duration = duration::<10, HOUR>("dispatch.breaker.max-interval")
         .default("30s")
-        .example("1m")
         .at_least(&INITIAL_INTERVAL)
         .about("Longest wait between two probes, and so the longest delay until an API's return \
             is noticed.");

@@ -8,12 +8,10 @@ use crate::reading::key::{DAY, MINUTE, SECOND, duration, keys};
 keys! {
     MAX_IN_MEMORY: Duration = duration::<0, MINUTE>("delay.max-in-memory")
         .default("500ms")
-        .example("1s")
         .live()
         .about("Longest wait in the worker's memory; longer waits are spent in RabbitMQ.");
     MAX_DELAY: Duration = duration::<SECOND, DAY>("delay.max-delay")
         .default("5m")
-        .example("90s")
         .at_least(&MAX_IN_MEMORY)
         .about("Longest stay in a delay queue, and so the time within which a changed limit \
             reaches every job.")

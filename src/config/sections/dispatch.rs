@@ -14,12 +14,10 @@ use rules::job::call::CarriedFields;
 keys! {
     CONCURRENCY: usize = integer::<_, 1, 10_000>("dispatch.concurrency", "calls")
         .default("64")
-        .example("3")
         .live()
         .about("Maximum number of calls in flight per worker.");
     SHUTDOWN_TIMEOUT: Duration = duration::<0, HOUR>("dispatch.shutdown-timeout")
         .default("30s")
-        .example("0")
         .about("Time that calls in flight have to finish after SIGTERM; other workers repeat the \
             unfinished ones.");
 }

@@ -21,17 +21,14 @@ keys! {
         schema,
         command,
     )
-        .example("[python3, worker.py]")
         .about("Program that processes jobs instead of an API.")
         .note("It runs without a shell. See [commands](HANDLERS.md#programs).");
     TIMEOUT: Duration = duration::<1, MAX_CALL_MS>("dispatch.exec.timeout")
         .default("10s")
-        .example("2m")
         .about("Time that a program has for one job; after that it is killed, and the job is \
             retried.");
     START_TIMEOUT: Duration = duration::<1, { 10 * MINUTE }>("dispatch.exec.start-timeout")
         .default("30s")
-        .example("2m")
         .about("Time that a program has from its start until it is ready for jobs.");
 }
 

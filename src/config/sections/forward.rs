@@ -20,7 +20,6 @@ keys! {
         || json!({"type": "string", "maxLength": MAX_NAME_BYTES, "pattern": PATTERN}),
         |raw| name_or_empty(raw, "the name of an exchange, of up to 255 bytes"),
     )
-        .example("work")
         .about("Exchange that admitted jobs are published to instead of calling an API.")
         .note("It must exist. See [forwarding](HANDLERS.md#forwarding).");
     ROUTING_KEY: String = text(
@@ -29,17 +28,14 @@ keys! {
         key_schema,
         |raw| name_or_empty(raw, "a routing key of up to 255 bytes"),
     )
-        .example("work.{tenant}")
         .about("Routing key of forwarded jobs; without it, each job keeps its own.");
     DONE: bool = boolean("dispatch.forward.done")
         .default("false")
-        .example("true")
         .about("Whether a job is done only when the receiving worker reports it.")
         .note("`max-concurrent` counts it until then. See \
             [forwarding](HANDLERS.md#until-a-job-is-done).");
     TIMEOUT: Duration = duration::<1, MAX_CALL_MS>("dispatch.forward.timeout")
         .default("60s")
-        .example("2m")
         .about("Time that a receiving worker has to report that a job is done; after that the job \
             is retried.");
 }

@@ -63,14 +63,12 @@ fn sign_secrets(raw: &Raw) -> Result<Secret, ValueError> {
 
 keys! {
     URL: SecretUrl = url("dispatch.http.url", URLS.schemes, false, |raw| URLS.one(raw))
-        .example("http://h/")
         .about("URL of the API; `run` requires it.")
         .note("`http://` uses HTTP/1.1, `https://` uses HTTP/2 if the API offers it, otherwise \
             HTTP/1.1. Host, path and query can have [placeholders](HANDLERS.md#what-a-call-carries).");
     URL_FILE: String = file("dispatch.http.url-file").about("File that contains `dispatch.http.url`.");
     METHOD: Method = choice("dispatch.http.method")
         .default("POST")
-        .example("PUT")
         .about("Method of each call.")
         .note("With `GET` and `DELETE` the job's body is not sent.");
     HEADERS: Raw = tree(
@@ -81,7 +79,6 @@ keys! {
         as_written,
     )
         .secret()
-        .example("{x-api-key: k}")
         .about("Headers of each call; their values are never shown.")
         .note("Such as `{x-api-key: \"…\", user-agent: shop}`; values can have \
             [placeholders](HANDLERS.md#what-a-call-carries).");
@@ -94,7 +91,6 @@ keys! {
         headers::forward_schema,
         headers::forward_headers,
     )
-        .example("[traceparent]")
         .about("Job headers that are copied to the call.")
         .note("Such as `[traceparent, x-request-id]`. A value is a string or a 64-bit integer.");
     IDEMPOTENCY_KEY: Option<String> = text(
@@ -104,7 +100,6 @@ keys! {
         headers::idempotency_key,
     )
         .default("false")
-        .example("true")
         .about("Header idempotency-key of each call. APIs that support it do the same work once, \
             however often a job is called.");
     SECRETS_FOLDER: String = folder("dispatch.http.secrets-folder")
@@ -119,7 +114,6 @@ keys! {
         .note("Without it, a job of such a tenant becomes a dead letter.");
     SIGN: Sign = choice("dispatch.http.sign")
         .default("none")
-        .example("standard-webhooks")
         .about("How calls are signed, so that receivers can verify the sender.")
         .note("See [signatures](HANDLERS.md#signatures).");
     SIGN_SECRETS: Secret = text(
@@ -129,7 +123,6 @@ keys! {
         sign_secrets,
     )
         .secret()
-        .example("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw")
         .about("Keys that sign calls; use two while receivers change from one to the other.");
     SIGN_SECRETS_FILE: String = file("dispatch.http.sign-secrets-file")
         .about("File that contains `dispatch.http.sign-secrets`.");
@@ -142,7 +135,6 @@ keys! {
         certificate, without a passphrase.");
     HTTP2: bool = boolean("dispatch.http.http2")
         .default("true")
-        .example("false")
         .about("Whether to use HTTP/2 if an https:// API offers it.")
         .note("Set `false` if the API's HTTP/2 is broken.");
     PROXY: SecretUrl = text(
@@ -152,19 +144,16 @@ keys! {
         urls::proxy,
     )
         .secret()
-        .example("http://proxy:3128")
         .about("Proxy for calls and requests for access tokens.")
         .note("Default: `HTTPS_PROXY`, `HTTP_PROXY` or `ALL_PROXY`, except for hosts in `NO_PROXY`. \
             See [proxies](HANDLERS.md#proxies).");
     PROXY_FILE: String = file("dispatch.http.proxy-file").about("File that contains `dispatch.http.proxy`.");
     TIMEOUT: Duration = duration::<1, MAX_CALL_MS>("dispatch.http.timeout")
         .default("10s")
-        .example("2m")
         .about("Longest duration of a call, including the connection set-up.")
         .note("RabbitMQ takes back a job after `amqp.consumer-timeout`.");
     ABANDONED: Duration = duration::<0, LEASE_MS>("dispatch.http.abandoned")
         .default("60s")
-        .example("0")
         .about("How long a timed-out call counts as in flight for guard: strict and \
             max-concurrent.")
         .note("It ends earlier if the worker detects the call's end. A hanging API may read the \
@@ -175,7 +164,6 @@ keys! {
         || ApiName::all().iter().map(|(name, _)| *name).collect(),
         |raw| parse::choice(raw, &ApiName::all()),
     )
-        .example("github")
         .about("The API that is called, if Sluicegate knows its answers.")
         .note("See [API profiles](APIS.md).");
     ANSWERS: Raw = tree(
@@ -185,7 +173,6 @@ keys! {
         answers_schema,
         as_written,
     )
-        .example("{409: retry}")
         .about("Meanings of answers that differ from the default.")
         .note("See [answers](HANDLERS.md#what-an-answer-means).");
     COST: Raw = tree(
@@ -194,7 +181,6 @@ keys! {
         cost_schema,
         as_written,
     )
-        .example("[{header: x-units}]")
         .about("Where answers tell what a call cost; the first readable place counts, then \
             x-actual-cost.");
 }

@@ -29,7 +29,6 @@ keys! {
         tenant_field,
     )
         .default("header:x-tenant")
-        .example("json:/customer/id")
         .about("Where a job names its tenant.")
         .note("The routing key is the one that the job was published with. With `all`, all jobs \
             belong to the tenant `all`.");
@@ -40,7 +39,6 @@ keys! {
         value_field,
     )
         .default("header:x-cost")
-        .example("json:/tokens")
         .about("Where a job states its cost in units; the default cost is 1.")
         .note("A job whose cost exceeds its tenant's limits can never be admitted and goes to \
             `jobs.dead`.");
@@ -52,19 +50,16 @@ keys! {
         || field_schema("^(header:.+|json:/.*)$"),
         value_field,
     )
-        .example("header:x-deadline")
         .about("Where a job states its deadline, after which it is not called.")
         .note("See [jobs that expire](HANDLERS.md#jobs-that-expire).");
     MAX_DELAYED_START: Duration = duration::<0, { 366 * DAY }>("job.max-delayed-start")
         .default("30d")
-        .example("7d")
         .about("Longest delay that a publisher can request (`x-delay`, `x-not-before`); a job \
             that requests more goes to `jobs.dead`.")
         .note("With 0, both headers are ignored. See [jobs that start \
             later](HANDLERS.md#jobs-that-start-later).");
     DEDUPE_FOR: Duration = duration::<0, { 7 * DAY }>("job.dedupe-for")
         .default("0s")
-        .example("10m")
         .about("Time within which only one job per tenant and `x-dedupe-key` is called; the \
             others are dropped and counted.")
         .note("With 0, the header is ignored. See [jobs that are published \
@@ -75,7 +70,6 @@ keys! {
         priorities_schema,
         priorities,
     )
-        .example("{high: 4, low: 1}")
         .about("Priority levels of a tenant's jobs (`x-priority`), with each level's share of \
             turns while other levels wait.")
         .note("The sum of all weights is at most 32. A job without a level is `normal`, with \

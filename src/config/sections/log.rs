@@ -15,7 +15,6 @@ const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
 keys! {
     FORMAT: LogFormat = choice("log.format")
         .default("text")
-        .example("json")
         .about("Format of the log: text lines, or one JSON object per line.");
     LEVEL: String = text(
         "log.level",
@@ -24,7 +23,6 @@ keys! {
         level,
     )
         .default("info")
-        .example("warn,sluicegate=debug")
         .about("Log level, also per target.")
         .note("The AMQP client is silent unless it is named: `info,lapin=debug`. Its `trace` is \
             never logged, since it contains the password.");

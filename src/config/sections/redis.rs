@@ -29,19 +29,16 @@ const TLS: TlsKeys = [&CA_FILE, &CERT_FILE, &KEY_FILE];
 keys! {
     URL: Vec<SecretUrl> = url("redis.url", URLS.schemes, true, |raw| URLS.several(raw))
         .default("redis://127.0.0.1:6379")
-        .example("redis://h")
         .about("URL of Redis (6.2 or newer) or Valkey; it must not evict keys (maxmemory-policy \
             noeviction).")
         .note("Several URLs are nodes of one Redis Cluster. `rediss://` uses TLS.");
     URL_FILE: String = file("redis.url-file").about("File that contains `redis.url`.");
     CLUSTER: bool = boolean("redis.cluster")
-        .example("true")
         .about("Whether redis.url belongs to a Redis Cluster, even if it is a single URL.")
         .note("Some clouds have one address for all nodes. By default, several URLs are a \
             cluster, and a single URL is not.");
     SENTINELS: Vec<SecretUrl> =
         url("redis.sentinels", URLS.schemes, true, |raw| SENTINEL_URLS.several(raw))
-            .example("redis://h:26379")
             .about("Sentinels that know the primary; redis.url then has the primary's name as its \
                 host.");
     SENTINELS_FILE: String = file("redis.sentinels-file").about("File that contains `redis.sentinels`.");
@@ -60,13 +57,11 @@ keys! {
         prefix,
     )
         .default("rlaas:rate_limit")
-        .example("p")
         .about("Prefix of all keys; workers with the same prefix share their limits.")
         .note("The only key that never expires is the epoch, `PREFIX:%epoch`, or \
             `PREFIX:{NUMBER}:%epoch` for each primary of a cluster.");
     SCRIPTS: ScriptCommand = choice("redis.scripts")
         .default("evalsha")
-        .example("eval")
         .about("How scripts are called: `evalsha` by their hash, `eval` with their text.")
         .note("`eval` is for [proxies](DEPLOYMENT.md#redis-behind-a-proxy) that refuse SCRIPT.");
 }

@@ -22,7 +22,6 @@ const MAX_BODY_BYTES: u64 = 1 << 20;
 keys! {
     TO: ResultsTo = choice("dispatch.results.to")
         .default("none")
-        .example("reply-to")
         .about("Where the result of a job is sent: nowhere, to the queue in the job's reply_to, \
             or to an exchange.")
         .note("See [answers back](HANDLERS.md#answers-back).");
@@ -32,7 +31,6 @@ keys! {
         || json!({"type": "string", "minLength": 1, "maxLength": MAX_NAME_BYTES, "pattern": PATTERN}),
         |raw| name(raw, "the name of an exchange, of up to 255 bytes"),
     )
-        .example("results")
         .about("Exchange for all results with `to: exchange`.")
         .note("It must exist.");
     ROUTING_KEY: Option<String> = text(
@@ -44,7 +42,6 @@ keys! {
             Ok((!key.is_empty()).then_some(key))
         },
     )
-        .example("done")
         .about("Routing key of results with `to: exchange`.");
     HEADERS: Vec<HeaderName> = tree(
         "dispatch.results.headers",
@@ -52,12 +49,10 @@ keys! {
         headers_schema,
         headers,
     )
-        .example("[location]")
         .about("Headers of the API's answer that are copied to the result, as `x-answer-NAME`.")
         .note("Such as `[location, x-request-id]`.");
     MAX_BODY: usize = integer::<_, 0, MAX_BODY_BYTES>("dispatch.results.max-body", "bytes")
         .default("65536")
-        .example("0")
         .about("Maximum size of the answer's body in a result.");
 }
 

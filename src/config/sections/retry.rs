@@ -9,32 +9,27 @@ use rules::failures::retry::RetryPolicy;
 keys! {
     MAX_ATTEMPTS: u32 = integer::<_, 1, 1_000_000>("retry.max-attempts", "attempts")
         .default("5")
-        .example("9")
         .live()
         .about("Number of attempts that may fail (408, 423, 425, 5xx, no answer) before a job becomes a \
             dead letter.")
         .note("It goes to `jobs.dead`. Waiting for a limit uses no attempt.");
     INITIAL_INTERVAL: Duration = duration::<1, DAY>("retry.initial-interval")
         .default("1s")
-        .example("10ms")
         .live()
         .about("First pause between attempts; pauses grow exponentially, with jitter.");
     MAX_INTERVAL: Duration = duration::<1, DAY>("retry.max-interval")
         .default("5m")
-        .example("1d")
         .live()
         .at_least(&INITIAL_INTERVAL)
         .about("Longest pause between attempts.");
     GIVE_UP_AFTER: Duration = duration::<SECOND, { 365 * DAY }>("retry.give-up-after")
         .default("7d")
-        .example("1h")
         .live()
         .about("Time after its first failure or throttle (429) after which a job that still fails \
             or is throttled becomes a dead letter.")
         .note("A connection that could not be opened is a failure. Earlier waiting does not count.");
     MAX_CRASHES: u32 = integer::<_, 0, 1_000>("retry.max-crashes", "crashes")
         .default("5")
-        .example("0")
         .live()
         .about("Number of times that a job's calls may crash their workers before it becomes a \
             dead letter; 0: unlimited.")

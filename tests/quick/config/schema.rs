@@ -102,8 +102,10 @@ fn documented_configurations_are_valid() {
 fn each_default_and_each_example_is_valid() {
     let schema = Schema::new();
     for key in KEYS.iter() {
-        let texts = [key.default.unwrap_or_default(), key.example];
-        for text in texts.into_iter().filter(|text| !text.is_empty()) {
+        let lines = include_str!("../../../src/config/examples.txt").lines();
+        let mut examples = lines.filter_map(|line| line.split_once(": "));
+        let example = examples.find(|(path, _)| *path == key.path);
+        for text in key.default.into_iter().chain(example.map(|(_, text)| text)) {
             // A text that begins with `{` is quoted in a file.
             let value = match key.is_tree() || !text.contains(['{', '[']) {
                 true => yaml(text),

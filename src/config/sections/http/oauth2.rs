@@ -112,18 +112,15 @@ fn token_url(raw: &Raw) -> Result<SecretUrl, ValueError> {
 
 keys! {
     TOKEN_URL: SecretUrl = url("dispatch.http.oauth2.token-url", URLS.schemes, false, token_url)
-        .example("http://h/token")
         .about("URL that issues access tokens (OAuth2 client credentials); setting it enables \
             them.")
         .note("See [access tokens](HANDLERS.md#access-tokens).");
     CLIENT_ID: String = text("dispatch.http.oauth2.client-id", "text of 1 to 1024 ASCII characters", schema, ascii_text)
-        .example("sluicegate")
         .about("Client's name at the token URL.")
         .note("`{tenant}` in it, in the URL's host or path, in `scope` or in `audience` requests one \
             token per tenant.");
     CLIENT_SECRET: Secret = text("dispatch.http.oauth2.client-secret", "text of 1 to 1024 ASCII characters", secret_schema, client_secret)
         .secret()
-        .example("hunter2")
         .about("Client's secret.")
         .note("`{secret:tenant}` is the secret of the job's tenant and requests one token per \
             tenant.");
@@ -131,13 +128,10 @@ keys! {
         .about("File that contains `dispatch.http.oauth2.client-secret`.");
     CLIENT_AUTH: ClientAuth = choice("dispatch.http.oauth2.client-auth")
         .default("basic")
-        .example("post")
         .about("How the client sends its secret: as HTTP Basic authorization, or in the body.");
     SCOPE: String = text("dispatch.http.oauth2.scope", "scopes with spaces between them", schema, ascii_text)
-        .example("orders:write")
         .about("Scope that is requested for the token.");
     AUDIENCE: String = text("dispatch.http.oauth2.audience", "text of 1 to 1024 ASCII characters", schema, ascii_text)
-        .example("https://api.example.com")
         .about("Audience that is requested for the token.");
 }
 

@@ -33,7 +33,6 @@ keys! {
         |raw| parse::choice(raw, &Algorithm::ALL.map(|algorithm| (algorithm.name(), algorithm))),
     )
         .default("sliding-window-algo")
-        .example("fixed-window-algo")
         .live()
         .about("How units are counted.")
         .note("See [algorithms](LIMITS.md#choose-an-algorithm).");
@@ -44,7 +43,6 @@ keys! {
         window_size,
     )
         .default("60")
-        .example("1500ms")
         .live()
         .about("Length of the window, or the period of the calendar that is a window.")
         .note("See [calendar windows](LIMITS.md#calendar-windows).");
@@ -54,7 +52,6 @@ keys! {
         || json!({"type": "string", "minLength": 1, "examples": ["America/Los_Angeles", "UTC"]}),
         time_zone,
     )
-        .example("America/Los_Angeles")
         .live()
         .about("Time zone in which a day, week or month begins.")
         .note("The default is UTC. The database of time zones is part of the program.");
@@ -65,26 +62,22 @@ keys! {
         starts_schema,
         starts,
     )
-        .example("08:00")
         .live()
         .about("When a day, week or month begins.")
         .note("The default is midnight, of Monday or of the 1st. A month without the day begins on \
             its last day.");
     MAX_REQUESTS: u64 = integer::<_, 1, MAX_UNITS>("rate-limiter.max-requests", "units")
         .default("5")
-        .example("7")
         .live()
         .about("Units that each tenant can use per window.")
         .note("A sliding log takes about 120 bytes of Redis memory for each call that counts.");
     BURST: u64 = integer::<_, 1, MAX_UNITS>("rate-limiter.burst", "units")
-        .example("9")
         .live()
         .about("Units that a bucket admits at once.")
         .note("The default is `max-requests` for the token bucket and 1 for the leaky bucket. \
             Other algorithms have no burst.");
     UNIT: Unit = choice("rate-limiter.unit")
         .default("cost")
-        .example("calls")
         .live()
         .about("What a limit counts: calls, or their cost.")
         .note("If an item of a list sets `unit: cost`, items without a unit count calls. If the \
@@ -100,7 +93,6 @@ keys! {
         guard,
     )
         .default("auto")
-        .example("10ms")
         .live()
         .about("Variation of the latency from the gate to the API that is absorbed; it costs \
             guard / window of the throughput.")
@@ -108,7 +100,6 @@ keys! {
             the worker detects it. See [the guard](LIMITS.md#the-guard).");
     GUARD_BUDGET: f64 = text("rate-limiter.guard-budget", "`0%` to `100%`", guard_budget_schema, guard_budget)
         .default("1%")
-        .example("7%")
         .live()
         .about("Share of the quota that late answers can cost.")
         .note("See [the guard](LIMITS.md#the-guard).");
@@ -119,7 +110,6 @@ keys! {
         scope,
     )
         .default("tenant")
-        .example("routing-key")
         .live()
         .about("Which jobs share the quota: one quota per tenant, one for all tenants, or one per \
             value of a header or routing key within a tenant.")
@@ -131,14 +121,12 @@ keys! {
         adaptive,
     )
         .default("off")
-        .example("60%..100%")
         .live()
         .about("Lowest percentage to which the limit sinks when the API answers 429 within it or \
             advertises less.")
         .note("It never rises above `max-requests`. See [learned limits](LIMITS.md#learned-limits).");
     SHADOW: bool = boolean("rate-limiter.shadow")
         .default("false")
-        .example("false")
         .live()
         .about("Whether the limit only counts: it denies nothing, and metrics and `inspect` show \
             how many jobs would have waited, and for how long.")
@@ -146,7 +134,6 @@ keys! {
             least one limit must be enforced. See [try a limit \
             first](LIMITS.md#try-a-limit-first).");
     LIMITS: Raw = tree("rate-limiter.limits", "list of up to 16 limits", || reference("limits"), as_written)
-        .example("[{name: a, window-size: 1}, {name: b, max-requests: 3}]")
         .live()
         .about("Several limits, all of which must admit a job.")
         .note("See [several limits](LIMITS.md#several-limits).");
@@ -156,7 +143,6 @@ keys! {
         || names_schema(64, &reference("set")),
         as_written,
     )
-        .example("{a: {max-requests: 1}}")
         .live()
         .about("Named sets of limits.")
         .note("See [plans](LIMITS.md#plans-and-tenants).");
@@ -166,12 +152,10 @@ keys! {
         || names_schema(MAX_TENANT_BYTES, &own_schema()),
         as_written,
     )
-        .example("{a: {max-requests: 1}}")
         .live()
         .about("Limits or plans of single tenants; the first matching entry applies.")
         .note("See [plans](LIMITS.md#plans-and-tenants).");
     PLAN_HEADER: String = text("rate-limiter.plan-header", "a header's name", name_schema, header_name)
-        .example("x-plan")
         .live()
         .about("Header in which a job names its tenant's plan.")
         .note("**Only trusted publishers may set it**, since it chooses the limits. \
@@ -179,7 +163,6 @@ keys! {
             letter.");
     MAX_THROTTLE: Duration = duration::<SECOND, { 7 * DAY }>("rate-limiter.max-throttle")
         .default("1h")
-        .example("5s")
         .live()
         .about("Longest time that one answer of the API (429, 403 or 503 with Retry-After, or a \
             failure that reports an exhausted quota) can throttle a tenant.")
@@ -189,7 +172,6 @@ keys! {
             further 429, up to the window.");
     THROTTLE_SCOPE: ThrottleScope = choice("rate-limiter.throttle-scope")
         .default("auto")
-        .example("global")
         .about("Which tenants such an answer throttles: the job's tenant, or all; auto: all if \
             each limit of the job has scope: global, otherwise the job's tenant.")
         .note("All workers stop within two seconds; `sluicegate tenant resume --all` ends the \
