@@ -3,6 +3,7 @@
 //! it.
 
 use std::fmt;
+use std::mem::take;
 
 use super::features::OPTIONAL_FEATURES;
 use super::keys::KEYS;
@@ -17,47 +18,60 @@ use super::sections::log::Log;
 use super::sections::rate_limiter::RateLimiter;
 use super::sections::rate_limiter::limit_keys::{LIMITS, SCOPE};
 use super::sections::redis::Redis;
-use super::sections::section::Section as _;
+use super::sections::section::{Section as _, section};
 use rules::failures::retry::RetryPolicy;
 use rules::job::Fields;
 
 /// The configuration file that is read if no other is named.
 pub const DEFAULT_FILE: &str = "sluicegate.yaml";
 
-/// The checked configuration of a worker, from a file and the environment.
-///
-/// `Display` shows it as a file, without secrets.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Config {
-    /// RabbitMQ.
-    #[doc(hidden)]
-    pub amqp: Amqp,
-    /// Redis.
-    #[doc(hidden)]
-    pub redis: Redis,
-    /// Locations of a job's fields.
-    #[doc(hidden)]
-    pub job: Fields,
-    /// Limits.
-    #[doc(hidden)]
-    pub rate_limiter: RateLimiter,
-    /// How jobs run.
-    #[doc(hidden)]
-    pub dispatch: Dispatch,
-    /// How jobs wait.
-    #[doc(hidden)]
-    pub delay: DelayConfig,
-    /// How failed jobs are tried again.
-    #[doc(hidden)]
-    pub retry: RetryPolicy,
-    /// Metrics and health.
-    #[doc(hidden)]
-    pub admin: Admin,
-    /// Logs.
-    #[doc(hidden)]
-    pub log: Log,
-    /// The keys that are set, with their values.
-    pub(super) shown: ShownValues,
+section! {
+    /// The checked configuration of a worker, from a file and the environment.
+    ///
+    /// `Display` shows it as a file, without secrets.
+    #[derive(Debug, Clone, PartialEq)]
+    pub struct Config {
+        /// RabbitMQ.
+        #[doc(hidden)]
+        pub amqp: Amqp = Amqp::read,
+        /// Redis.
+        #[doc(hidden)]
+        pub redis: Redis = ConfigInput::redis,
+        /// Locations of a job's fields.
+        #[doc(hidden)]
+        pub job: Fields = Fields::read,
+        /// Limits.
+        #[doc(hidden)]
+        pub rate_limiter: RateLimiter = RateLimiter::read,
+        /// How jobs run.
+        #[doc(hidden)]
+        pub dispatch: Dispatch = Dispatch::read,
+        /// How jobs wait.
+        #[doc(hidden)]
+        pub delay: DelayConfig = DelayConfig::read,
+        /// How failed jobs are tried again.
+        #[doc(hidden)]
+        pub retry: RetryPolicy = RetryPolicy::read,
+        /// Metrics and health.
+        #[doc(hidden)]
+        pub admin: Admin = Admin::read,
+        /// Logs.
+        #[doc(hidden)]
+        pub log: Log = Log::read,
+        /// The keys that are set, with their values.
+        pub(super) shown: ShownValues = |input: &mut ConfigInput| Some(take(&mut input.shown)),
+    }
+    |input| {
+        if let (Some(redis), Some(limiter)) = (&redis, &rate_limiter) {
+            let list = input.entry(&LIMITS.key).map(|_| &LIMITS.key);
+            let key = list.unwrap_or(&SCOPE.key);
+            input.check(key, redis.incompatibility(&limiter.policy))?;
+        }
+        let (timeout, call) = (amqp.as_ref()?.consumer_timeout, dispatch.as_ref()?.call_timeout());
+        input.check(&CONSUMER_TIMEOUT.key, too_short(timeout, call))?;
+        let call = dispatch.as_ref()?.carried();
+        let job = Some(Fields { call, ..job? });
+    }
 }
 
 impl Default for Config {
@@ -115,43 +129,7 @@ impl ConfigInput {
     /// Returns the checked configuration, or `None` if there is a problem.
     pub(super) fn config(&mut self) -> Option<Config> {
         self.check_features(&OPTIONAL_FEATURES);
-        // All sections are read before the first `?`, so that all problems are reported at once.
-        let amqp = self.amqp();
-        let redis = self.redis();
-        let job = self.job();
-        let rate_limiter = self.rate_limiter();
-        let dispatch = self.dispatch();
-        let delay = DelayConfig::read(self);
-        let retry = RetryPolicy::read(self);
-        let admin = self.admin();
-        let log = Log::read(self);
-        if let (Some(redis), Some(limiter)) = (&redis, &rate_limiter)
-            && let Some(words) = redis.incompatibility(&limiter.policy)
-        {
-            let key = match self.entry(&LIMITS.key) {
-                Some(_) => &LIMITS.key,
-                None => &SCOPE.key,
-            };
-            return self.wrong(key, words);
-        }
-        let (dispatch, call) = dispatch?;
-        let timeout = amqp.as_ref().map(|amqp| amqp.consumer_timeout);
-        let call_timeout = dispatch.call_timeout();
-        if let Some(words) = timeout.and_then(|timeout| too_short(timeout, call_timeout)) {
-            return self.wrong(&CONSUMER_TIMEOUT.key, words);
-        }
-        Some(Config {
-            amqp: amqp?,
-            redis: redis?,
-            job: Fields { call, ..job? },
-            rate_limiter: rate_limiter?,
-            dispatch,
-            delay: delay?,
-            retry: retry?,
-            admin: admin?,
-            log: log?,
-            shown: std::mem::take(&mut self.shown),
-        })
+        Config::read(self)
     }
 }
 

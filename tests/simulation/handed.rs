@@ -15,6 +15,7 @@ use handler::{Attempt, Outcome, Permit, PreparingHandler};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use rules::headers::DONE_TOKEN;
+use rules::job::call::CarriedFields;
 use rules::job::{Field, Job};
 use serde_json::json;
 use tokio::time::sleep;
@@ -78,6 +79,7 @@ pub async fn attempt(life: &Arc<Life>, job: &Job, permit: Permit) -> Attempt {
         routing_key: Some(RoutingKey {
             text: QUEUE.to_owned(),
             of_jobs: None,
+            carried: CarriedFields::default(),
         }),
         done: true,
         timeout: world.plan.timeout,

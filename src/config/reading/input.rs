@@ -54,8 +54,12 @@ impl ConfigInput {
         Some((entry.raw.clone(), entry.at.clone()))
     }
 
+    /// Reports a problem of the value of `key`, at the key or at the one that names its file.
     pub(crate) fn wrong<T>(&mut self, key: &ConfigKey, words: impl std::fmt::Display) -> Option<T> {
-        let problem = match self.entry(key) {
+        let entry = self
+            .entry(key)
+            .or_else(|| self.entry(&key.file.as_ref()?.key));
+        let problem = match entry {
             Some(entry) => ConfigProblem::of(&entry.at, entry.path, words),
             None => ConfigProblem::of(&Origin::Default, key.path, words),
         };
@@ -63,28 +67,75 @@ impl ConfigInput {
         None
     }
 
+    /// Reports a problem of the value of `key` and returns `None`, if there are `words` for one.
+    pub(crate) fn check<W: std::fmt::Display>(
+        &mut self,
+        key: &ConfigKey,
+        words: Option<W>,
+    ) -> Option<()> {
+        match words {
+            Some(words) => self.wrong(key, words),
+            None => Some(()),
+        }
+    }
+
+    /// Returns a value that was read from that of `key`, or `None` after a problem, which is
+    /// recorded.
+    pub(crate) fn valid<T>(&mut self, key: &ConfigKey, read: Result<T, ValueError>) -> Option<T> {
+        match read {
+            Ok(value) => Some(value),
+            Err(words) => self.wrong(key, words),
+        }
+    }
+
     /// Returns the value of `setting` or of its default, which is shown. Returns `None` after a
     /// problem, which is recorded.
     pub(crate) fn get<T: Show>(&mut self, setting: &Setting<T>) -> Option<T> {
-        let parsed = match self.entry(&setting.key) {
-            Some(entry) => (setting.read)(&entry.raw),
-            None => Ok(setting.default_value()?),
+        if let Some(value) = self.optional(setting)? {
+            return Some(value);
+        }
+        let value = setting.default_value()?;
+        self.shown.set(&setting.key, &value);
+        self.check_at_least(&setting.key).map(|()| value)
+    }
+
+    /// Returns the value of `setting`, or `Some(None)` if it is not set, and `None` after a problem.
+    /// The first layer that has the key or the one of its file wins.
+    pub(crate) fn optional<T: Show>(&mut self, setting: &Setting<T>) -> Option<Option<T>> {
+        let file = setting.key.file;
+        let pair = |entries: &Vec<KeyEntry>| {
+            let of = |key: &ConfigKey| entries.iter().find(|entry| entry.path == key.path).cloned();
+            (of(&setting.key), file.and_then(|file| of(&file.key)))
+        };
+        let mut pairs = self.layers.iter().map(pair);
+        let (entry, parsed) = match pairs.find(|pair| *pair != (None, None)) {
+            Some((Some(_), Some(entry))) => {
+                let words = format!("{} is also set; keep one of them", setting.key.path);
+                (entry, Err(words))
+            }
+            Some((Some(entry), None)) => {
+                let parsed = (setting.read)(&entry.raw);
+                (entry, parsed)
+            }
+            Some((None, Some(entry))) => {
+                let parsed = self.named_file(&entry, file?).and_then(|text| {
+                    (setting.read)(&Raw::Text(text))
+                        .map_err(|words| format!("the file's text {words}"))
+                });
+                (entry, parsed)
+            }
+            Some((None, None)) | None => return Some(None),
         };
         match parsed {
             Ok(value) => {
                 self.shown.set(&setting.key, &value);
-                self.check_at_least(&setting.key).map(|()| value)
+                self.check_at_least(&setting.key).map(|()| Some(value))
             }
-            Err(words) => self.wrong(&setting.key, words),
-        }
-    }
-
-    /// Returns the value of `setting`, which has no default. Returns `Some(None)` if it is not set,
-    /// and `None` after a problem.
-    pub(crate) fn optional<T: Show>(&mut self, setting: &Setting<T>) -> Option<Option<T>> {
-        match self.entry(&setting.key) {
-            Some(_) => self.get(setting).map(Some),
-            None => Some(None),
+            Err(words) => {
+                let problem = ConfigProblem::of(&entry.at, entry.path, words);
+                self.problems.push(problem);
+                None
+            }
         }
     }
 
@@ -137,55 +188,6 @@ impl ConfigInput {
         match self.entry(key) {
             Some(entry) => parse::duration(&entry.raw, min, max).ok(),
             None => parse::duration(&Raw::Text(key.default?.to_owned()), min, max).ok(),
-        }
-    }
-
-    /// Returns the secret in `setting` or in the file named by `file`, or `Some(None)` if neither
-    /// is set and there is no default. The first layer that has either of the two wins. The value
-    /// is shown at `setting`.
-    pub(crate) fn secret<T: Show>(
-        &mut self,
-        setting: &Setting<T>,
-        file: &Setting<String>,
-    ) -> Option<Option<T>> {
-        let pair = |entries: &[KeyEntry]| {
-            let of = |key: &ConfigKey| entries.iter().find(|entry| entry.path == key.path).cloned();
-            match (of(&setting.key), of(&file.key)) {
-                (None, None) => None,
-                pair => Some(pair),
-            }
-        };
-        let path = setting.key.path;
-        let (at, key, parsed) = match self.layers.iter().find_map(|entries| pair(entries)) {
-            Some((Some(_), Some(entry))) => {
-                let words = format!("{path} is also set; keep one of them");
-                (entry.at, &file.key, Err(words))
-            }
-            Some((Some(entry), _)) => (entry.at, &setting.key, (setting.read)(&entry.raw)),
-            Some((None, Some(entry))) => {
-                let text = self.named_file(&entry, file);
-                let parsed = text.and_then(|text| {
-                    (setting.read)(&Raw::Text(text))
-                        .map_err(|words| format!("the file's text {words}"))
-                });
-                (entry.at, &file.key, parsed)
-            }
-            Some((None, None)) | None => {
-                return match setting.key.default {
-                    Some(_) => self.get(setting).map(Some),
-                    None => Some(None),
-                };
-            }
-        };
-        match parsed {
-            Ok(value) => {
-                self.shown.set(&setting.key, &value);
-                Some(Some(value))
-            }
-            Err(words) => {
-                self.problems.push(ConfigProblem::of(&at, key.path, words));
-                None
-            }
         }
     }
 

@@ -37,6 +37,8 @@ pub struct ConfigKey {
     /// Further text for the reference page, in Markdown; may be empty.
     pub note: &'static str,
     pub(crate) kind: ValueKind,
+    /// The key of a file with this key's value.
+    pub(crate) file: Option<&'static Setting<String>>,
 }
 
 /// When a changed value takes effect.
@@ -156,6 +158,7 @@ pub fn env_name(path: &str) -> String {
 }
 
 /// A key with the parser of its value.
+#[derive(Debug)]
 pub(crate) struct Setting<T> {
     pub key: ConfigKey,
     /// Parses and checks a raw value.
@@ -176,6 +179,7 @@ impl<T> Setting<T> {
             about: "",
             note: "",
             kind,
+            file: None,
         };
         Self { key, read }
     }
@@ -208,6 +212,12 @@ impl<T> Setting<T> {
     /// Marks the value as secret.
     pub const fn secret(mut self) -> Self {
         self.key.secret = true;
+        self
+    }
+
+    /// Lets `other` name a file with the value.
+    pub const fn or_file(mut self, other: &'static Setting<String>) -> Self {
+        self.key.file = Some(other);
         self
     }
 

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use serde_json::{Value as Json, json};
 
-use crate::reading::input::ConfigInput;
+use super::section::section;
 use crate::reading::key::{file, keys, text};
 use crate::reading::parse::{self, ValueError, wrong};
 use crate::reading::yaml::Raw;
@@ -26,6 +26,7 @@ keys! {
         |raw| token(parse::secret(raw, MUST)?),
     )
         .secret()
+        .or_file(&TOKEN_FILE)
         .about("Token that requests must carry, as Authorization: Bearer TOKEN.")
         .note("Without it, all clients that can connect see the metrics, and /api/v1 answers only \
             this machine.");
@@ -37,6 +38,7 @@ keys! {
         |raw| token(parse::secret(raw, MUST)?),
     )
         .secret()
+        .or_file(&OPERATOR_FILE)
         .about("Token for requests to /api/v1 that change something: pause, limit, replay. It can \
             read, too.")
         .note("Without it, nothing can be changed over HTTP.");
@@ -44,36 +46,22 @@ keys! {
         file("admin.operator-token-file").about("File that contains `admin.operator-token`.");
 }
 
-/// `admin`
-#[derive(Debug, Clone, PartialEq)]
-pub struct Admin {
-    /// `admin.listen`
-    pub listen: SocketAddr,
-    /// `admin.token`: needed to see details, or `None` if everyone may see them.
-    pub token: Option<Secret>,
-    /// `admin.operator-token`: needed to change something, or `None` if no one may.
-    pub operator_token: Option<Secret>,
-}
-
-impl ConfigInput {
-    /// Reads the section. Returns `None` after a problem.
-    pub(crate) fn admin(&mut self) -> Option<Admin> {
-        let listen = self.get(&LISTEN);
-        let token = self.secret(&TOKEN, &TOKEN_FILE);
-        let operator_token = self.secret(&OPERATOR, &OPERATOR_FILE);
-        if let (Some(Some(token)), Some(Some(operator))) = (&token, &operator_token)
-            && token == operator
-        {
-            let key = self.set_key_of(&OPERATOR, &OPERATOR_FILE);
-            let words = "equals admin.token, so read-only clients could change everything; use a \
-                different token";
-            return self.wrong(key, words);
-        }
-        Some(Admin {
-            listen: listen?,
-            token: token?,
-            operator_token: operator_token?,
-        })
+section! {
+    /// `admin`
+    #[derive(Debug, Clone, PartialEq)]
+    pub struct Admin {
+        /// `admin.listen`
+        pub listen: SocketAddr = LISTEN,
+        /// `admin.token`: needed to see details, or `None` if everyone may see them.
+        pub token: Option<Secret> = TOKEN,
+        /// `admin.operator-token`: needed to change something, or `None` if no one may.
+        pub operator_token: Option<Secret> = OPERATOR,
+    }
+    |input| {
+        let same = matches!(&token, Some(Some(_))) && token == operator_token;
+        let words = "equals admin.token, so read-only clients could change everything; use a \
+            different token";
+        input.check(&OPERATOR.key, same.then_some(words))?;
     }
 }
 

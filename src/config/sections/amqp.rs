@@ -7,9 +7,9 @@ use std::time::Duration;
 use serde_json::{Value as Json, json};
 use strum::{IntoStaticStr, VariantArray};
 
-use super::tls_keys::TlsKeys;
+use super::section::{or_empty, section};
+use super::tls_keys::{TlsKeys, tls};
 use crate::reading::error::shown;
-use crate::reading::input::ConfigInput;
 use crate::reading::key::{
     DAY, SECOND, boolean, choice, duration, file, integer, keys, pem, text, tree, url,
 };
@@ -18,7 +18,6 @@ use crate::reading::shown_value::{ShownValue, show};
 use crate::reading::yaml::{Item, Raw, YamlField};
 use crate::values::amqp_name::PATTERN;
 use crate::values::amqp_servers::AmqpServers;
-use crate::values::secret::SecretUrl;
 use crate::values::tls::Tls;
 use crate::values::urls::{UrlForm, difference};
 use rules::broker::holding::Holding;
@@ -38,7 +37,10 @@ const MAX_WEIGHT: u64 = 100;
 const TLS: TlsKeys = [&CA_FILE, &CERT_FILE, &KEY_FILE];
 
 keys! {
-    URL: Vec<SecretUrl> = url("amqp.url", URLS.schemes, true, |raw| URLS.several(raw))
+    URL: AmqpServers = url("amqp.url", URLS.schemes, true, |raw| {
+        URLS.several(raw).map(|urls| AmqpServers { urls })
+    })
+        .or_file(&URL_FILE)
         .default("amqp://guest:guest@127.0.0.1:5672/%2f")
         .about("RabbitMQ's URL, with user, password and virtual host.")
         .note("Several URLs are nodes of one [cluster](DEPLOYMENT.md#a-cluster-of-rabbitmq).");
@@ -91,26 +93,37 @@ keys! {
             a queue's `x-consumer-timeout`.");
 }
 
-/// `amqp`
-#[derive(Debug, Clone, PartialEq)]
-pub struct Amqp {
-    /// `amqp.url`
-    pub url: AmqpServers,
-    /// `amqp.ca-file`, `amqp.cert-file` and `amqp.key-file`; the files are read for each
-    /// connection.
-    pub tls: Tls,
-    /// `amqp.queue`: the work queue. The names of other queues begin with its name.
-    pub queue: String,
-    /// `amqp.queues`: the weights of queues of new jobs; empty if the work queue is the only one.
-    pub queues: BTreeMap<String, u16>,
-    /// `amqp.declare`: whether Sluicegate declares the queues of new jobs.
-    pub declare: bool,
-    /// `amqp.queue-type`
-    pub queue_type: QueueType,
-    /// `amqp.prefetch`: maximum number of unacked deliveries of each of the two main consumers.
-    pub prefetch: u16,
-    /// `amqp.consumer-timeout`: how long RabbitMQ lets a delivery stay unacked.
-    pub consumer_timeout: Duration,
+section! {
+    /// `amqp`
+    #[derive(Debug, Clone, PartialEq)]
+    pub struct Amqp {
+        /// `amqp.url`
+        pub url: AmqpServers = URL,
+        /// `amqp.ca-file`, `amqp.cert-file` and `amqp.key-file`; the files are read for each
+        /// connection.
+        pub tls: Tls = tls(TLS),
+        /// `amqp.queue`: the work queue. The names of other queues begin with its name.
+        pub queue: String = QUEUE,
+        /// `amqp.queues`: the weights of queues of new jobs; empty if the work queue is the only
+        /// one.
+        pub queues: BTreeMap<String, u16> = or_empty(&QUEUES),
+        /// `amqp.declare`: whether Sluicegate declares the queues of new jobs.
+        pub declare: bool = DECLARE,
+        /// `amqp.queue-type`
+        pub queue_type: QueueType = QUEUE_TYPE,
+        /// `amqp.prefetch`: maximum number of unacked deliveries of each of the two main consumers.
+        pub prefetch: u16 = PREFETCH,
+        /// `amqp.consumer-timeout`: how long RabbitMQ lets a delivery stay unacked.
+        pub consumer_timeout: Duration = CONSUMER_TIMEOUT,
+    }
+    |input| {
+        let urls = &url.as_ref()?.urls;
+        input.check(&URL.key, difference(urls))?;
+        if !urls[0].has_scheme("amqps") {
+            input.tls_unused(TLS, "amqp.url begin with amqps://")?;
+        }
+        input.check(&QUEUES.key, own_queue(queue.as_ref()?, queues.as_ref()?))?;
+    }
 }
 
 /// `amqp.queue-type`: the type of the work queues. Delay queues are always quorum queues.
@@ -144,42 +157,6 @@ impl Amqp {
         let shares = shares(self.prefetch.max(1), &weights);
         let names = names.into_iter().map(|name| Arc::from(name.as_str()));
         names.zip(shares).collect()
-    }
-}
-
-impl ConfigInput {
-    /// Reads the section. Returns `None` after a problem.
-    pub(crate) fn amqp(&mut self) -> Option<Amqp> {
-        // Each key is read before the first `?`, so that one run reports all problems.
-        let urls = self.secret(&URL, &URL_FILE);
-        let tls = self.tls(TLS);
-        let queue = self.get(&QUEUE);
-        let queues = self.optional(&QUEUES);
-        let declare = self.get(&DECLARE);
-        let queue_type = self.get(&QUEUE_TYPE);
-        let prefetch = self.get(&PREFETCH);
-        let consumer_timeout = self.get(&CONSUMER_TIMEOUT);
-        let urls = urls??;
-        if let Some(words) = difference(&urls) {
-            return self.wrong(self.set_key_of(&URL, &URL_FILE), words);
-        }
-        if !urls[0].has_scheme("amqps") {
-            self.tls_unused(TLS, "amqp.url begin with amqps://")?;
-        }
-        let (queue, queues) = (queue?, queues?.unwrap_or_default());
-        if let Some(words) = own_queue(&queue, &queues) {
-            return self.wrong(&QUEUES.key, words);
-        }
-        Some(Amqp {
-            url: AmqpServers { urls },
-            tls: tls?,
-            queue,
-            queues,
-            declare: declare?,
-            queue_type: queue_type?,
-            prefetch: prefetch?,
-            consumer_timeout: consumer_timeout?,
-        })
     }
 }
 

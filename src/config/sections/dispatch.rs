@@ -7,6 +7,7 @@ use super::exec::{self, Exec};
 use super::forward::{self, Forward};
 use super::http::{self, Http};
 use super::results::Results;
+use super::section::section;
 use crate::reading::input::ConfigInput;
 use crate::reading::key::{HOUR, duration, integer, keys};
 use rules::job::call::CarriedFields;
@@ -22,24 +23,29 @@ keys! {
             unfinished ones.");
 }
 
-/// `dispatch`
-#[derive(Debug, Clone, PartialEq)]
-pub struct Dispatch {
-    /// `dispatch.concurrency`: maximum number of jobs that run at once.
-    pub concurrency: usize,
-    /// `dispatch.shutdown-timeout`: maximum time for running jobs after SIGTERM.
-    pub shutdown_timeout: Duration,
-    /// `dispatch.breaker`, or `None` if it is not `enabled`.
-    pub breaker: Option<BreakerConfig>,
-    /// `dispatch.results`
-    pub results: Results,
-    /// `dispatch.http`. At most one of `http`, `exec` and `forward` is set. A worker with its own
-    /// handler needs none of them, any other worker needs one.
-    pub http: Option<Http>,
-    /// `dispatch.exec`
-    pub exec: Option<Exec>,
-    /// `dispatch.forward`
-    pub forward: Option<Forward>,
+section! {
+    /// `dispatch`
+    #[derive(Debug, Clone, PartialEq)]
+    pub struct Dispatch {
+        /// `dispatch.concurrency`: maximum number of jobs that run at once.
+        pub concurrency: usize = CONCURRENCY,
+        /// `dispatch.shutdown-timeout`: maximum time for running jobs after SIGTERM.
+        pub shutdown_timeout: Duration = SHUTDOWN_TIMEOUT,
+        /// `dispatch.breaker`, or `None` if it is not `enabled`.
+        pub breaker: Option<BreakerConfig> = ConfigInput::breaker,
+        /// `dispatch.results`
+        pub results: Results = Results::read,
+        /// `dispatch.http`. At most one of `http`, `exec` and `forward` is set. A worker with its
+        /// own handler needs none of them, any other worker needs one.
+        pub http: Option<Http> = ConfigInput::http,
+        /// `dispatch.exec`
+        pub exec: Option<Exec> = ConfigInput::exec,
+        /// `dispatch.forward`
+        pub forward: Option<Forward> = ConfigInput::forward,
+    }
+    |input| {
+        input.check_destinations(http.as_ref()?, exec.as_ref()?, forward.as_ref()?)?;
+    }
 }
 
 impl Dispatch {
@@ -51,6 +57,14 @@ impl Dispatch {
         http.or(exec).or(forward).unwrap_or_default()
     }
 
+    /// Returns which values of jobs calls carry.
+    pub(crate) fn carried(&self) -> CarriedFields {
+        let of_http = self.http.as_ref().map(|http| &http.carried);
+        let key = self.forward.as_ref().and_then(|to| to.routing_key.as_ref());
+        let carried = of_http.or(key.map(|key| &key.carried));
+        carried.cloned().unwrap_or_default()
+    }
+
     /// Takes the values of `new` that can change in a running worker.
     pub(crate) fn take_live(&mut self, new: &Self) {
         self.concurrency = new.concurrency;
@@ -58,24 +72,18 @@ impl Dispatch {
 }
 
 impl ConfigInput {
-    /// Reads the section, and which values of jobs calls carry. Returns `None` after a problem.
-    pub(crate) fn dispatch(&mut self) -> Option<(Dispatch, CarriedFields)> {
-        let concurrency = self.get(&CONCURRENCY);
-        let shutdown_timeout = self.get(&SHUTDOWN_TIMEOUT);
-        let breaker = self.breaker();
-        let results = self.results();
-        let http = self.http();
-        let exec = self.exec();
-        let forward = self.forward();
-        let (http, carried) = http?.unzip();
-        let (exec, (forward, of_forward)) = (exec?, forward?.unzip());
+    /// Reports a second destination of jobs, and keys of calls if there are none.
+    fn check_destinations(
+        &mut self,
+        http: &Option<Http>,
+        exec: &Option<Exec>,
+        forward: &Option<Forward>,
+    ) -> Option<()> {
+        let of_forward = self.set_key_of(&forward::EXCHANGE, &forward::ROUTING_KEY);
         let destinations = [
             (http.is_some(), &http::URL.key),
             (exec.is_some(), &exec::COMMAND.key),
-            (
-                forward.is_some(),
-                self.set_key_of(&forward::EXCHANGE, &forward::ROUTING_KEY),
-            ),
+            (forward.is_some(), of_forward),
         ];
         let set = destinations.into_iter().filter(|(is_set, _)| *is_set);
         let mut keys = set.map(|(_, key)| key);
@@ -85,20 +93,10 @@ impl ConfigInput {
                     "is set together with {}, but jobs have only one destination; keep one of them",
                     first.path
                 );
-                return self.wrong(second, words);
+                self.wrong(second, words)
             }
-            (Some(key), None) if http.is_none() => self.no_calls_beside(key.path)?,
-            _ => {}
+            (Some(key), None) if http.is_none() => self.no_calls_beside(key.path),
+            _ => Some(()),
         }
-        let dispatch = Dispatch {
-            concurrency: concurrency?,
-            shutdown_timeout: shutdown_timeout?,
-            breaker: breaker?,
-            results: results?,
-            http,
-            exec,
-            forward,
-        };
-        Some((dispatch, carried.or(of_forward).unwrap_or_default()))
     }
 }

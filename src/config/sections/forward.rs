@@ -66,13 +66,13 @@ pub struct RoutingKey {
     pub text: String,
     /// The text as a template, if it has placeholders.
     pub of_jobs: Option<Template>,
+    /// The values of jobs in it.
+    pub carried: CarriedFields,
 }
 
 impl ConfigInput {
-    /// Reads the section, and which values of jobs it uses. Returns `Some(None)` if it names no
-    /// target, and `None` after a problem.
-    pub(crate) fn forward(&mut self) -> Option<Option<(Forward, CarriedFields)>> {
-        let mut carried = CarriedFields::default();
+    /// Reads the section. Returns `Some(None)` if it names no target, and `None` after a problem.
+    pub(crate) fn forward(&mut self) -> Option<Option<Forward>> {
         let exchange = self.optional(&EXCHANGE);
         let routing_key = self.optional(&ROUTING_KEY);
         let done = self.get(&DONE);
@@ -86,35 +86,34 @@ impl ConfigInput {
             return self.unused("dispatch.forward.", key, words);
         }
         let no_exchange = exchange.as_ref().is_none_or(String::is_empty);
-        if no_exchange && routing_key.as_ref().is_some_and(String::is_empty) {
-            let words = "is empty, and so is the exchange, but no queue has an empty name; set it \
-                to the queue of your workers";
-            return self.wrong(&ROUTING_KEY.key, words);
-        }
+        let no_queue = no_exchange && routing_key.as_ref().is_some_and(String::is_empty);
+        let words = "is empty, and so is the exchange, but no queue has an empty name; set it to \
+            the queue of your workers";
+        self.check(&ROUTING_KEY.key, no_queue.then_some(words))?;
         let routing_key = match routing_key {
             None => None,
             Some(text) => {
-                let path = ROUTING_KEY.key.path;
-                let of_jobs = match placeholders::header(&text, path, &mut carried) {
-                    Ok(of_jobs) => of_jobs,
-                    Err(words) => return self.wrong(&ROUTING_KEY.key, words),
-                };
-                if of_jobs.as_ref().is_some_and(Template::has_secret) {
-                    let words = "has {secret:tenant}; a routing key must not contain a secret";
-                    return self.wrong(&ROUTING_KEY.key, words);
-                }
-                Some(RoutingKey { text, of_jobs })
+                let mut carried = CarriedFields::default();
+                let of_jobs = placeholders::header(&text, ROUTING_KEY.key.path, &mut carried);
+                let of_jobs = self.valid(&ROUTING_KEY.key, of_jobs)?;
+                let has_secret = of_jobs.as_ref().is_some_and(Template::has_secret);
+                let words = "has {secret:tenant}; a routing key must not contain a secret";
+                self.check(&ROUTING_KEY.key, has_secret.then_some(words))?;
+                Some(RoutingKey {
+                    text,
+                    of_jobs,
+                    carried,
+                })
             }
         };
         let exchange = exchange.unwrap_or_default();
         self.shown.set(&EXCHANGE.key, &exchange);
-        let forward = Forward {
+        Some(Some(Forward {
             exchange,
             routing_key,
             done,
             timeout,
-        };
-        Some(Some((forward, carried)))
+        }))
     }
 
     /// Reports a fixed routing key that names one of the queues `own`: jobs would come back.
@@ -125,14 +124,14 @@ impl ConfigInput {
     ) -> Option<()> {
         let key = forward.routing_key.as_ref();
         let fixed = key.filter(|key| key.of_jobs.is_none() && forward.exchange.is_empty());
-        let Some(own) = fixed.filter(|key| own.has(&key.text)) else {
-            return Some(());
-        };
-        let words = format!(
-            "is {}, a queue of Sluicegate, so jobs would come back; set it to the queue of your \
-            workers",
-            shown(&own.text)
-        );
-        self.wrong(&ROUTING_KEY.key, words)
+        let own = fixed.filter(|key| own.has(&key.text));
+        let words = own.map(|own| {
+            format!(
+                "is {}, a queue of Sluicegate, so jobs would come back; set it to the queue of \
+                your workers",
+                shown(&own.text)
+            )
+        });
+        self.check(&ROUTING_KEY.key, words)
     }
 }

@@ -17,7 +17,7 @@ use self::answers_schema::{answers_schema, cost_schema};
 use self::api_profiles::{ApiName, ApiProfile};
 use self::headers::ConfiguredHeaders;
 use self::method::Method;
-use self::oauth2::{CLIENT_SECRET, CLIENT_SECRET_FILE, OAuth2};
+use self::oauth2::{CLIENT_SECRET, OAuth2};
 use self::secrets::{OF_TENANTS, SecretFiles, Sign, signing_keys};
 use super::job::COST as COST_OF_JOBS;
 use super::placeholders::{self, UrlTemplates};
@@ -25,8 +25,8 @@ use super::tls_keys::TlsKeys;
 use crate::reading::error::{ConfigProblem, shown};
 use crate::reading::input::{ConfigInput, KeyEntry};
 use crate::reading::key::{
-    ConfigKey, MAX_CALL_MS, as_written, boolean, choice, choice_of, duration, file, file_with,
-    folder, keys, pem, text, tree, url,
+    MAX_CALL_MS, as_written, boolean, choice, choice_of, duration, file, file_with, folder, keys,
+    pem, text, tree, url,
 };
 use crate::reading::parse::{self, ValueError};
 use crate::reading::shown_value::ShownValue;
@@ -63,6 +63,7 @@ fn sign_secrets(raw: &Raw) -> Result<Secret, ValueError> {
 
 keys! {
     URL: SecretUrl = url("dispatch.http.url", URLS.schemes, false, |raw| URLS.one(raw))
+        .or_file(&URL_FILE)
         .about("URL of the API; `run` requires it.")
         .note("`http://` uses HTTP/1.1, `https://` uses HTTP/2 if the API offers it, otherwise \
             HTTP/1.1. Host, path and query can have [placeholders](HANDLERS.md#what-a-call-carries).");
@@ -79,6 +80,7 @@ keys! {
         as_written,
     )
         .secret()
+        .or_file(&HEADERS_FILE)
         .about("Headers of each call; their values are never shown.")
         .note("Such as `{x-api-key: \"…\", user-agent: shop}`; values can have \
             [placeholders](HANDLERS.md#what-a-call-carries).");
@@ -123,6 +125,7 @@ keys! {
         sign_secrets,
     )
         .secret()
+        .or_file(&SIGN_SECRETS_FILE)
         .about("Keys that sign calls; use two while receivers change from one to the other.");
     SIGN_SECRETS_FILE: String = file("dispatch.http.sign-secrets-file")
         .about("File that contains `dispatch.http.sign-secrets`.");
@@ -144,6 +147,7 @@ keys! {
         urls::proxy,
     )
         .secret()
+        .or_file(&PROXY_FILE)
         .about("Proxy for calls and requests for access tokens.")
         .note("Default: `HTTPS_PROXY`, `HTTP_PROXY` or `ALL_PROXY`, except for hosts in `NO_PROXY`. \
             See [proxies](HANDLERS.md#proxies).");
@@ -226,19 +230,20 @@ pub struct Http {
     pub timeout: Duration,
     /// `dispatch.http.abandoned`: how long a call without an answer in time counts as in flight.
     pub abandoned: Duration,
+    /// The values of jobs that calls carry.
+    pub carried: CarriedFields,
 }
 
 impl ConfigInput {
-    /// Reads the section, and which values of jobs calls carry. Returns `Some(None)` without a URL,
-    /// and `None` after a problem.
-    pub(crate) fn http(&mut self) -> Option<Option<(Http, CarriedFields)>> {
+    /// Reads the section. Returns `Some(None)` without a URL, and `None` after a problem.
+    pub(crate) fn http(&mut self) -> Option<Option<Http>> {
         let mut carried = CarriedFields::default();
-        let url = self.secret(&URL, &URL_FILE);
+        let url = self.optional(&URL);
         let method = self.get(&METHOD);
         let forward = self.optional(&FORWARD_HEADERS);
         let idempotency_key = self.get(&IDEMPOTENCY_KEY);
         let http2 = self.get(&HTTP2);
-        let proxy = self.secret(&PROXY, &PROXY_FILE);
+        let proxy = self.optional(&PROXY);
         let timeout = self.get(&TIMEOUT);
         let abandoned = self.get(&ABANDONED);
         let tls = self.tls(TLS);
@@ -269,17 +274,25 @@ impl ConfigInput {
         let idempotency = ShownValue::text(idempotency_key.as_deref().unwrap_or("false"));
         self.shown.set(&IDEMPOTENCY_KEY.key, &idempotency);
         let headers = self.idempotent(headers, idempotency_key.as_deref(), &mut carried)?;
-        let used = self.tenants_secret(
-            target.as_ref(),
-            &headers,
-            sign_secrets.as_ref().filter(|_| sign != Sign::None),
-            oauth2.as_ref(),
-        );
+        let own_keys = (sign_secrets.as_ref()).is_some_and(|keys| keys.expose() == OF_TENANTS);
+        let own_client = (oauth2.as_ref()).is_some_and(OAuth2::has_secrets_of_tenants);
+        let mut of_headers = headers.of_jobs.iter().map(|(_, value)| value);
+        let uses = [
+            (target.as_ref().is_some_and(Template::has_secret), &URL.key),
+            (of_headers.any(Template::has_secret), &HEADERS.key),
+            (own_keys && sign != Sign::None, &SIGN_SECRETS.key),
+            (own_client, &CLIENT_SECRET.key),
+        ];
+        let used = uses.into_iter().find(|(is_used, _)| *is_used);
+        let used = used.map(|(_, key)| key);
         let keys = (&SECRETS_FOLDER, &DEFAULT_SECRET_FILE);
         let secrets = self.used_secrets(keys, secret_files, used)?;
         carried.forward.clone_from(&forward);
-        self.check_forwarded(&forward, &headers)?;
-        let http = Http {
+        let twice = forward.iter().find(|name| headers.has_named(name));
+        let words = "is also in dispatch.http.headers; keep one of them";
+        let twice = twice.map(|name| format!("{} {words}", shown(name)));
+        self.check(&FORWARD_HEADERS.key, twice)?;
+        Some(Some(Http {
             url,
             method,
             host,
@@ -298,8 +311,8 @@ impl ConfigInput {
             http2,
             timeout,
             abandoned,
-        };
-        Some(Some((http, carried)))
+            carried,
+        }))
     }
 
     /// Reads the placeholders of the URL, if there is one.
@@ -308,46 +321,11 @@ impl ConfigInput {
         url: Option<&SecretUrl>,
         carried: &mut CarriedFields,
     ) -> Option<UrlTemplates> {
-        let path = URL.key.path;
-        match url.map(|url| placeholders::of_url(url.expose(), path, carried)) {
-            None => Some(UrlTemplates::default()),
-            Some(Ok(templates)) => Some(templates),
-            Some(Err(words)) => self.wrong(self.set_key_of(&URL, &URL_FILE), words),
-        }
-    }
-
-    /// Reports a forwarded header that `headers` sets, too.
-    fn check_forwarded(&mut self, forward: &[String], headers: &ConfiguredHeaders) -> Option<()> {
-        let Some(twice) = forward.iter().find(|name| headers.has_named(name)) else {
-            return Some(());
+        let Some(url) = url else {
+            return Some(UrlTemplates::default());
         };
-        let words = format!(
-            "{} is also in dispatch.http.headers; keep one of them",
-            shown(twice)
-        );
-        self.wrong(&FORWARD_HEADERS.key, words)
-    }
-
-    /// Returns the key that needs the secrets of tenants, if one does.
-    fn tenants_secret(
-        &self,
-        target: Option<&Template>,
-        headers: &ConfiguredHeaders,
-        sign_secrets: Option<&Secret>,
-        oauth2: Option<&OAuth2>,
-    ) -> Option<&'static ConfigKey> {
-        let mut of_headers = headers.of_jobs.iter().map(|(_, value)| value);
-        if target.is_some_and(Template::has_secret) {
-            Some(self.set_key_of(&URL, &URL_FILE))
-        } else if of_headers.any(Template::has_secret) {
-            Some(self.set_key_of(&HEADERS, &HEADERS_FILE))
-        } else if sign_secrets.is_some_and(|keys| keys.expose() == OF_TENANTS) {
-            Some(self.set_key_of(&SIGN_SECRETS, &SIGN_SECRETS_FILE))
-        } else if oauth2.is_some_and(OAuth2::has_secrets_of_tenants) {
-            Some(self.set_key_of(&CLIENT_SECRET, &CLIENT_SECRET_FILE))
-        } else {
-            None
-        }
+        let templates = placeholders::of_url(url.expose(), URL.key.path, carried);
+        self.valid(&URL.key, templates)
     }
 
     /// Reports a key of `dispatch.http` that has no effect because the key `dispatch_kind`
@@ -360,8 +338,7 @@ impl ConfigInput {
             return Some(());
         };
         let words = format!("has no effect with {dispatch_kind}; remove one of them");
-        let problem = ConfigProblem::of(at, path, words);
-        self.problems.push(problem);
+        self.problems.push(ConfigProblem::of(at, path, words));
         None
     }
 
@@ -369,21 +346,17 @@ impl ConfigInput {
     /// one is invalid.
     fn sign(&mut self, headers: Option<&ConfiguredHeaders>) -> Option<(Sign, Option<Secret>)> {
         let how = self.get(&SIGN);
-        let keys = self.secret(&SIGN_SECRETS, &SIGN_SECRETS_FILE);
+        let keys = self.optional(&SIGN_SECRETS);
         let (how, keys) = (how?, keys?);
         if how == Sign::StandardWebhooks {
-            if keys.is_none() {
-                let words =
-                    "needs keys: set dispatch.http.sign-secrets or dispatch.http.sign-secrets-file";
-                return self.wrong(&SIGN.key, words);
-            }
+            let words =
+                "needs keys: set dispatch.http.sign-secrets or dispatch.http.sign-secrets-file";
+            self.check(&SIGN.key, keys.is_none().then_some(words))?;
             let is_set = |name: &&&str| headers.is_some_and(|headers| headers.has_named(name));
-            if let Some(name) = SIGNATURE_HEADERS.iter().find(is_set) {
-                let words = format!(
-                    "sets {name}, and dispatch.http.headers sets it, too; keep one of them"
-                );
-                return self.wrong(&SIGN.key, words);
-            }
+            let twice = SIGNATURE_HEADERS.iter().find(is_set).map(|name| {
+                format!("sets {name}, and dispatch.http.headers sets it, too; keep one of them")
+            });
+            self.check(&SIGN.key, twice)?;
         }
         Some((how, keys))
     }
@@ -399,20 +372,11 @@ impl ConfigInput {
         let Some(text) = text else {
             return Some(headers);
         };
-        if headers.has(&IDEMPOTENCY_HEADER) {
-            return self.wrong(
-                key,
-                "sets a header that dispatch.http.headers sets, too; keep one of them",
-            );
-        }
-        match placeholders::header(text, key.path, carried) {
-            Ok(template) => {
-                headers
-                    .of_jobs
-                    .extend(template.map(|template| (IDEMPOTENCY_HEADER, template)));
-                Some(headers)
-            }
-            Err(words) => self.wrong(key, words),
-        }
+        let words = "sets a header that dispatch.http.headers sets, too; keep one of them";
+        self.check(key, headers.has(&IDEMPOTENCY_HEADER).then_some(words))?;
+        let template = self.valid(key, placeholders::header(text, key.path, carried))?;
+        let own = template.map(|template| (IDEMPOTENCY_HEADER, template));
+        headers.of_jobs.extend(own);
+        Some(headers)
     }
 }

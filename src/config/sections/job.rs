@@ -4,9 +4,10 @@ use std::time::Duration;
 
 use serde_json::{Value as Json, json};
 
+use super::section::{or_empty, section};
 use crate::reading::error::shown;
 use crate::reading::input::ConfigInput;
-use crate::reading::key::{DAY, duration, keys, text, tree};
+use crate::reading::key::{DAY, Setting, duration, keys, text, tree};
 use crate::reading::parse::{ValueError, integer as parse_integer, text as parse_text, wrong};
 use crate::reading::shown_value::{Show, ShownValue};
 use crate::reading::yaml::Raw;
@@ -85,25 +86,22 @@ impl Show for Priorities {
     }
 }
 
-impl ConfigInput {
-    /// Reads the section. Returns `None` after a problem.
-    pub(crate) fn job(&mut self) -> Option<Fields> {
-        let tenant = self.get(&TENANT);
-        let cost = self.get(&COST);
-        let deadline = self.optional(&DEADLINE);
-        let max_delayed_start = self.get(&MAX_DELAYED_START);
-        let dedupe_for = self.get(&DEDUPE_FOR);
-        let priorities = self.optional(&PRIORITIES);
-        Some(Fields {
-            tenant: tenant?,
-            cost: cost?,
-            deadline: deadline?,
-            max_delayed_start_ms: ceil_ms(max_delayed_start?),
-            dedupe_for_ms: ceil_ms(dedupe_for?),
-            priorities: priorities?.unwrap_or_default(),
-            call: CarriedFields::default(),
-        })
+section! {
+    impl Fields {
+        tenant = TENANT,
+        cost = COST,
+        deadline = DEADLINE,
+        max_delayed_start_ms = millis(&MAX_DELAYED_START),
+        dedupe_for_ms = millis(&DEDUPE_FOR),
+        priorities = or_empty(&PRIORITIES),
+        // `dispatch` determines it.
+        call = |_: &mut ConfigInput| Some(CarriedFields::default()),
     }
+}
+
+/// Returns the source of a number of milliseconds.
+fn millis(setting: &'static Setting<Duration>) -> impl Fn(&mut ConfigInput) -> Option<u64> {
+    |input| input.get(setting).map(ceil_ms)
 }
 
 /// Parses `job.tenant`.

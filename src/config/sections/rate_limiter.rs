@@ -14,6 +14,7 @@ use self::limit_keys::{
 };
 use self::limit_layer::LimitLayer;
 use self::limits::LimitsReader;
+use super::section::section;
 use crate::reading::error::Origin;
 use crate::reading::input::ConfigInput;
 use crate::reading::key::ConfigKey;
@@ -26,19 +27,25 @@ use rules::named::Named;
 use rules::policy::{EntryLimits, Policy};
 use rules::scope::Scope;
 
-/// `rate-limiter`
-#[derive(Debug, Clone, PartialEq)]
-pub struct RateLimiter {
-    /// Limits of all tenants and plans.
-    pub policy: Policy,
-    /// `rate-limiter.max-throttle`: maximum time for which an answer of the API can throttle a
-    /// tenant.
-    pub max_throttle: Duration,
-    /// `rate-limiter.guard-budget`: the part of a window, in percent, that each call adds to the
-    /// budget for counting calls that only their answers show to be late.
-    pub guard_budget: f64,
-    /// `rate-limiter.throttle-scope`: whether an answer throttles its tenant or all tenants.
-    pub throttle_scope: ThrottleScope,
+section! {
+    /// `rate-limiter`
+    #[derive(Debug, Clone, PartialEq)]
+    pub struct RateLimiter {
+        /// `rate-limiter.max-throttle`: maximum time for which an answer of the API can throttle a
+        /// tenant.
+        pub max_throttle: Duration = MAX_THROTTLE,
+        /// `rate-limiter.guard-budget`: the part of a window, in percent, that each call adds to
+        /// the budget for counting calls that only their answers show to be late.
+        pub guard_budget: f64 = GUARD_BUDGET,
+        /// `rate-limiter.throttle-scope`: whether an answer throttles its tenant or all tenants.
+        pub throttle_scope: ThrottleScope = THROTTLE_SCOPE,
+        /// Limits of all tenants and plans.
+        pub policy: Policy = ConfigInput::policy,
+    }
+    |input| {
+        let words = learning_conflict(policy.as_ref()?, throttle_scope?);
+        input.check(&THROTTLE_SCOPE.key, words)?;
+    }
 }
 
 show!(ShownValue::named => ThrottleScope);
@@ -200,8 +207,8 @@ fn learning_conflict(policy: &Policy, scope: ThrottleScope) -> Option<String> {
 }
 
 impl ConfigInput {
-    /// Reads the section. Returns `None` after a problem.
-    pub(crate) fn rate_limiter(&mut self) -> Option<RateLimiter> {
+    /// Reads the limits. Returns `None` after a problem.
+    fn policy(&mut self) -> Option<Policy> {
         let mut flat = LimitLayer::default();
         for setting in FLAT {
             let key = setting.key();
@@ -214,9 +221,6 @@ impl ConfigInput {
                 self.wrong::<()>(key, words);
             }
         }
-        let max_throttle = self.get(&MAX_THROTTLE);
-        let guard_budget = self.get(&GUARD_BUDGET);
-        let throttle_scope = self.get(&THROTTLE_SCOPE);
         let plan_header = self.optional(&PLAN_HEADER);
         let [limits, plans, tenants] =
             [&LIMITS.key, &PLANS.key, &TENANTS.key].map(|key| self.tree(key));
@@ -229,16 +233,7 @@ impl ConfigInput {
         let header = plan_header.clone().flatten();
         let policy = reader.policy(&limits, &plans, &tenants, header);
         plan_header?;
-        let (policy, scope) = (policy?, throttle_scope?);
-        if let Some(words) = learning_conflict(&policy, scope) {
-            return self.wrong(&THROTTLE_SCOPE.key, words);
-        }
-        show(&policy, &mut self.shown);
-        Some(RateLimiter {
-            policy,
-            max_throttle: max_throttle?,
-            guard_budget: guard_budget?,
-            throttle_scope: scope,
-        })
+        show(policy.as_ref()?, &mut self.shown);
+        policy
     }
 }

@@ -28,6 +28,7 @@ const TLS: TlsKeys = [&CA_FILE, &CERT_FILE, &KEY_FILE];
 
 keys! {
     URL: Vec<SecretUrl> = url("redis.url", URLS.schemes, true, |raw| URLS.several(raw))
+        .or_file(&URL_FILE)
         .default("redis://127.0.0.1:6379")
         .about("URL of Redis (6.2 or newer) or Valkey; it must not evict keys (maxmemory-policy \
             noeviction).")
@@ -39,6 +40,7 @@ keys! {
             cluster, and a single URL is not.");
     SENTINELS: Vec<SecretUrl> =
         url("redis.sentinels", URLS.schemes, true, |raw| SENTINEL_URLS.several(raw))
+            .or_file(&SENTINELS_FILE)
             .about("Sentinels that know the primary; redis.url then has the primary's name as its \
                 host.");
     SENTINELS_FILE: String = file("redis.sentinels-file").about("File that contains `redis.sentinels`.");
@@ -102,35 +104,30 @@ impl ConfigInput {
         let prefix = self.get(&PREFIX);
         let (url, prefix) = (url?, prefix?);
         let is_cluster = url.topology == RedisTopology::Cluster;
-        if url.scripts == ScriptCommand::Eval && !is_cluster && hash_tag(&prefix).is_none() {
-            return self.wrong(
-                &SCRIPTS.key,
-                "is eval, but redis.prefix has no hash tag by which a proxy sends all keys to one \
-                server; set redis.prefix to {rlaas}:rate_limit, for example",
-            );
-        }
+        let scattered =
+            url.scripts == ScriptCommand::Eval && !is_cluster && hash_tag(&prefix).is_none();
+        let words = "is eval, but redis.prefix has no hash tag by which a proxy sends all keys to \
+            one server; set redis.prefix to {rlaas}:rate_limit, for example";
+        self.check(&SCRIPTS.key, scattered.then_some(words))?;
         Some(Redis { url, prefix })
     }
 
     fn redis_servers(&mut self) -> Option<RedisServers> {
-        let url = self.secret(&URL, &URL_FILE);
-        let sentinels = self.secret(&SENTINELS, &SENTINELS_FILE);
+        let url = self.get(&URL);
+        let sentinels = self.optional(&SENTINELS);
         let cluster = self.optional(&CLUSTER);
         let scripts = self.get(&SCRIPTS);
         let tls = self.tls(TLS);
-        let (cluster, urls, sentinels, tls) = (cluster?, url??, sentinels?, tls?);
-        let url_key = self.set_key_of(&URL, &URL_FILE);
+        let (cluster, urls, sentinels, tls) = (cluster?, url?, sentinels?, tls?);
         let topology = match (sentinels, cluster) {
             (Some(_), Some(true)) => {
                 let words = "is true and redis.sentinels is set; keep one of them";
                 return self.wrong(&CLUSTER.key, words);
             }
             (Some(_), _) if urls.len() > 1 => {
-                return self.wrong(
-                    url_key,
-                    "has several servers; with redis.sentinels it must name only the primary, \
-                    such as redis://user:password@NAME/0",
-                );
+                let words = "has several servers; with redis.sentinels it must name only the \
+                    primary, such as redis://user:password@NAME/0";
+                return self.wrong(&URL.key, words);
             }
             (Some(sentinels), _) => RedisTopology::Sentinel(sentinels),
             (None, Some(false)) if urls.len() > 1 => {
@@ -143,22 +140,14 @@ impl ConfigInput {
         // Several URLs are a cluster even if the key is not set.
         let is_cluster = (topology == RedisTopology::Cluster).then_some(true);
         self.shown.set(&CLUSTER.key, &is_cluster);
-        if let Some(words) = difference(&urls) {
-            return self.wrong(url_key, words);
-        }
-        if topology == RedisTopology::Cluster && has_database(&urls) {
-            return self.wrong(
-                url_key,
-                "selects a database, but a cluster has only database 0",
-            );
-        }
+        self.check(&URL.key, difference(&urls))?;
+        let words = "selects a database, but a cluster has only database 0";
+        let selects = topology == RedisTopology::Cluster && has_database(&urls);
+        self.check(&URL.key, selects.then_some(words))?;
         let mut encrypted = has_tls(&urls);
         if let RedisTopology::Sentinel(sentinels) = &topology {
             encrypted |= has_tls(sentinels);
-            if let Some(words) = difference(sentinels) {
-                let key = self.set_key_of(&SENTINELS, &SENTINELS_FILE);
-                return self.wrong(key, words);
-            }
+            self.check(&SENTINELS.key, difference(sentinels))?;
         }
         if !encrypted {
             self.tls_unused(TLS, "the URLs begin with rediss://")?;

@@ -4,6 +4,7 @@ use ::http::header::HeaderName;
 use serde_json::{Value as Json, json};
 use strum::{IntoStaticStr, VariantArray};
 
+use super::section::{or_empty, section};
 use crate::reading::error::shown;
 use crate::reading::input::ConfigInput;
 use crate::reading::key::{choice, integer, keys, text, tree};
@@ -78,42 +79,28 @@ impl Show for Vec<HeaderName> {
     }
 }
 
-/// `dispatch.results`
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Results {
-    /// `dispatch.results.to`
-    pub to: ResultsTo,
-    /// `dispatch.results.exchange`
-    pub exchange: Option<String>,
-    /// `dispatch.results.routing-key`
-    pub routing_key: String,
-    /// `dispatch.results.headers`
-    pub headers: Vec<HeaderName>,
-    /// `dispatch.results.max-body`, in bytes.
-    pub max_body: usize,
-}
-
-impl ConfigInput {
-    /// Reads the section. Returns `None` after a problem.
-    pub(crate) fn results(&mut self) -> Option<Results> {
-        let to = self.get(&TO);
-        let exchange = self.optional(&EXCHANGE);
-        let routing_key = self.optional(&ROUTING_KEY);
-        let headers = self.optional(&HEADERS);
-        let max_body = self.get(&MAX_BODY);
-        let (to, exchange) = (to?, exchange?);
-        if to == ResultsTo::Exchange && exchange.is_none() {
-            let words = "is exchange, so dispatch.results.exchange must be set to the name of an existing \
-                exchange";
-            return self.wrong(&TO.key, words);
-        }
-        Some(Results {
-            to,
-            exchange,
-            routing_key: routing_key?.flatten().unwrap_or_default(),
-            headers: headers?.unwrap_or_default(),
-            max_body: max_body?,
-        })
+section! {
+    /// `dispatch.results`
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub struct Results {
+        /// `dispatch.results.to`
+        pub to: ResultsTo = TO,
+        /// `dispatch.results.exchange`
+        pub exchange: Option<String> = EXCHANGE,
+        /// `dispatch.results.routing-key`
+        pub routing_key: String = |input: &mut ConfigInput| {
+            input.optional(&ROUTING_KEY).map(|key| key.flatten().unwrap_or_default())
+        },
+        /// `dispatch.results.headers`
+        pub headers: Vec<HeaderName> = or_empty(&HEADERS),
+        /// `dispatch.results.max-body`, in bytes.
+        pub max_body: usize = MAX_BODY,
+    }
+    |input| {
+        let lacks_exchange = to? == ResultsTo::Exchange && exchange.as_ref()?.is_none();
+        let words = "is exchange, so dispatch.results.exchange must be set to the name of an \
+            existing exchange";
+        input.check(&TO.key, lacks_exchange.then_some(words))?;
     }
 }
 

@@ -1,31 +1,74 @@
-//! Sections whose keys are independent of each other.
+//! Sections whose fields are read from keys.
 
 use crate::reading::input::ConfigInput;
+use crate::reading::key::Setting;
+use crate::reading::shown_value::Show;
 
-/// A section whose keys are independent of each other.
+/// A section of the configuration.
 pub(crate) trait Section: Sized {
     /// Reads the section. Returns `None` after a problem.
     fn read(input: &mut ConfigInput) -> Option<Self>;
 }
 
-/// Declares a section whose fields are the values of keys. Defines the struct, unless `impl` names
-/// an existing one, and implements [`Section`].
+/// Where a field of a section comes from: a key, or a function.
+pub(crate) trait Source<T> {
+    /// Reads the field. Returns `None` after a problem.
+    fn read(&self, input: &mut ConfigInput) -> Option<T>;
+}
+
+impl<T: Show> Source<T> for Setting<T> {
+    fn read(&self, input: &mut ConfigInput) -> Option<T> {
+        input.get(self)
+    }
+}
+
+/// A key without a default.
+impl<T: Show> Source<Option<T>> for Setting<T> {
+    fn read(&self, input: &mut ConfigInput) -> Option<Option<T>> {
+        input.optional(self)
+    }
+}
+
+impl<T, F: Fn(&mut ConfigInput) -> Option<T>> Source<T> for F {
+    fn read(&self, input: &mut ConfigInput) -> Option<T> {
+        self(input)
+    }
+}
+
+/// Returns the source of a list or a mapping that is empty if its key is not set.
+pub(crate) fn or_empty<T: Show + Default>(
+    setting: &'static Setting<T>,
+) -> impl Fn(&mut ConfigInput) -> Option<T> {
+    |input| Some(input.optional(setting)?.unwrap_or_default())
+}
+
+/// Declares a section whose fields have [`Source`]s, and implements [`Section`]. Defines the struct,
+/// unless `impl` names an existing one. The block behind it checks what several keys have in common:
+/// it sees each field as an `Option`, which is `None` after a problem, and returns `None` after a
+/// problem of its own.
 macro_rules! section {
     ($(#[$of_section:meta])* pub struct $section:ident {
-        $($(#[$of_field:meta])* pub $field:ident: $type:ty = $key:ident,)+
-    }) => {
+        $($(#[$of_field:meta])* $vis:vis $field:ident: $type:ty = $source:expr,)+
+    } $(|$input:ident| { $($check:tt)* })?) => {
         $(#[$of_section])*
         pub struct $section {
-            $($(#[$of_field])* pub $field: $type,)+
+            $($(#[$of_field])* $vis $field: $type,)+
         }
 
-        $crate::sections::section::section! { impl $section { $($field = $key,)+ } }
+        $crate::sections::section::section! {
+            impl $section { $($field: $type = $source,)+ } $(|$input| { $($check)* })?
+        }
     };
-    (impl $section:ident { $($field:ident = $key:ident,)+ }) => {
+    (impl $section:ident {
+        $($field:ident $(: $type:ty)? = $source:expr,)+
+    } $(|$input:ident| { $($check:tt)* })?) => {
         impl $crate::sections::section::Section for $section {
             fn read(input: &mut $crate::reading::input::ConfigInput) -> Option<Self> {
-                // All keys are read before the first `?`, so that all problems are reported at once.
-                $(let $field = input.get(&$key);)+
+                // All fields are read before the first `?`, so that all problems are reported at
+                // once.
+                $(let $field $(: Option<$type>)? =
+                    $crate::sections::section::Source::read(&$source, input);)+
+                $(let $input = input; $($check)*)?
                 Some(Self { $($field: $field?,)+ })
             }
         }

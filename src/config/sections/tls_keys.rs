@@ -8,6 +8,11 @@ use crate::values::tls::{Identity, Tls};
 /// The keys of one server: `ca-file`, `cert-file` and `key-file`.
 pub(super) type TlsKeys = [&'static Setting<String>; 3];
 
+/// Returns the source of the files that `keys` name.
+pub(super) fn tls(keys: TlsKeys) -> impl Fn(&mut ConfigInput) -> Option<Tls> {
+    move |input| input.tls(keys)
+}
+
 impl ConfigInput {
     /// Returns the files that `keys` name. Reads them once, to report mistakes early.
     pub(crate) fn tls(&mut self, keys: TlsKeys) -> Option<Tls> {

@@ -2,8 +2,9 @@
 
 use std::fmt;
 
-use super::secret::SecretUrl;
+use super::secret::{SecretUrl, shown_urls};
 use super::urls::join;
+use crate::reading::shown_value::show;
 
 /// `amqp.url`. `Display` and `Debug` show no password.
 #[derive(Debug, Clone, PartialEq)]
@@ -11,6 +12,8 @@ pub struct AmqpServers {
     /// URLs, at least one. Several URLs are nodes of one cluster; any of them can be used.
     pub urls: Vec<SecretUrl>,
 }
+
+show!(|servers: &AmqpServers| shown_urls(&servers.urls) => AmqpServers);
 
 impl From<SecretUrl> for AmqpServers {
     fn from(url: SecretUrl) -> Self {

@@ -105,7 +105,7 @@ show!(|url| shown_urls(std::slice::from_ref(url)) => SecretUrl);
 show!(|secret: &Secret| ShownValue::hidden(secret.expose()) => Secret);
 
 /// Returns a comma-separated list of URLs, shown without passwords.
-fn shown_urls(urls: &[SecretUrl]) -> ShownValue {
+pub(super) fn shown_urls(urls: &[SecretUrl]) -> ShownValue {
     let (shown, secret): (Vec<_>, Vec<_>) = (urls.iter())
         .map(|url| (url.to_string(), url.expose()))
         .unzip();

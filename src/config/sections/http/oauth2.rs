@@ -121,6 +121,7 @@ keys! {
             token per tenant.");
     CLIENT_SECRET: Secret = text("dispatch.http.oauth2.client-secret", "text of 1 to 1024 ASCII characters", secret_schema, client_secret)
         .secret()
+        .or_file(&CLIENT_SECRET_FILE)
         .about("Client's secret.")
         .note("`{secret:tenant}` is the secret of the job's tenant and requests one token per \
             tenant.");
@@ -205,7 +206,7 @@ impl ConfigInput {
     ) -> Option<Option<OAuth2>> {
         let token_url = self.optional(&TOKEN_URL);
         let client_id = self.optional(&CLIENT_ID);
-        let client_secret = self.secret(&CLIENT_SECRET, &CLIENT_SECRET_FILE);
+        let client_secret = self.optional(&CLIENT_SECRET);
         let client_auth = self.get(&CLIENT_AUTH);
         let scope = self.optional(&SCOPE);
         let audience = self.optional(&AUDIENCE);
@@ -220,32 +221,30 @@ impl ConfigInput {
                 this key";
             return self.unused("dispatch.http.oauth2.", set, words);
         };
-        if has_user(&token_url) {
-            let words =
-                "contains a user; set dispatch.http.oauth2.client-id and client-secret instead";
-            return self.wrong(key, words);
-        }
+        let words = "contains a user; set dispatch.http.oauth2.client-id and client-secret instead";
+        self.check(key, has_user(&token_url).then_some(words))?;
         let Some(client_secret) = client_secret else {
             let words = "needs the client's secret: set dispatch.http.oauth2.client-secret or dispatch.http.oauth2.client-secret-file";
             return self.wrong(key, words);
         };
-        if client_id.is_none() && client_secret.expose() != OF_TENANTS {
-            return self.wrong(key, "needs a client: set dispatch.http.oauth2.client-id");
-        }
+        let lacks_client = client_id.is_none() && client_secret.expose() != OF_TENANTS;
+        let words = "needs a client: set dispatch.http.oauth2.client-id";
+        self.check(key, lacks_client.then_some(words))?;
         let is_authorization = |name: &String| name.eq_ignore_ascii_case(AUTHORIZATION.as_str());
-        let other = if url.is_some_and(has_user) {
-            Some("the user in dispatch.http.url")
-        } else if headers.is_some_and(|headers| headers.has(&AUTHORIZATION)) {
-            Some("dispatch.http.headers")
-        } else if forward.iter().any(is_authorization) {
-            Some("dispatch.http.forward-headers")
-        } else {
-            None
-        };
-        if let Some(other) = other {
-            let words = format!("sets authorization, and {other} sets it, too; keep one of them");
-            return self.wrong(key, words);
-        }
+        let in_headers = headers.is_some_and(|headers| headers.has(&AUTHORIZATION));
+        let others = [
+            (url.is_some_and(has_user), "the user in dispatch.http.url"),
+            (in_headers, "dispatch.http.headers"),
+            (
+                forward.iter().any(is_authorization),
+                "dispatch.http.forward-headers",
+            ),
+        ];
+        let other = others.into_iter().find(|(sets, _)| *sets);
+        let words = other.map(|(_, other)| {
+            format!("sets authorization, and {other} sets it, too; keep one of them")
+        });
+        self.check(key, words)?;
         Some(Some(OAuth2 {
             token_url,
             client_id,
