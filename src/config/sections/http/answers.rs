@@ -63,7 +63,7 @@ impl AnswersReader<'_> {
         None
     }
 
-    fn value<T>(&mut self, node: &Node<'_>, read: Result<T, ValueError>) -> Option<T> {
+    pub(crate) fn value<T>(&mut self, node: &Node<'_>, read: Result<T, ValueError>) -> Option<T> {
         match read {
             Ok(value) => Some(value),
             Err(words) => self.wrong(node, words),
@@ -128,7 +128,7 @@ impl AnswersReader<'_> {
     }
 
     /// Reads each item with `read`. Returns `None` after a problem.
-    fn each<'r, T>(
+    pub(crate) fn each<'r, T>(
         &mut self,
         nodes: Vec<Node<'r>>,
         mut read: impl FnMut(&mut Self, &Node<'r>) -> Option<T>,
@@ -137,16 +137,38 @@ impl AnswersReader<'_> {
         all.into_iter().collect()
     }
 
-    /// Reads `field` with `read`. Returns the default of a missing field, and `None` after a problem.
+    /// Reads the field `name` of `node` with `read`. Returns the default of a missing field, and
+    /// `None` after a problem.
     pub(crate) fn optional<'r, T: Default>(
         &mut self,
-        field: Option<&Node<'r>>,
+        node: &Node<'r>,
+        name: &str,
         read: impl FnOnce(&mut Self, &Node<'r>) -> Option<T>,
     ) -> Option<T> {
-        match field {
-            Some(field) => read(self, field),
+        match node.field(name) {
+            Some(field) => read(self, &field),
             None => Some(T::default()),
         }
+    }
+
+    /// Reads the field of `node` that `needed` begins with. Reports that it is missing in the words
+    /// of `needed`.
+    pub(crate) fn needed<'r, T>(
+        &mut self,
+        node: &Node<'r>,
+        needed: &str,
+        read: impl FnOnce(&mut Self, &Node<'r>) -> Option<T>,
+    ) -> Option<T> {
+        let name = needed.split(':').next().unwrap_or_default();
+        match node.field(name) {
+            Some(field) => read(self, &field),
+            None => self.wrong(node, format_args!("needs {needed}")),
+        }
+    }
+
+    /// Reads the name of a value.
+    fn choice<T: Copy>(&mut self, node: &Node<'_>, names: &[(&str, T)]) -> Option<T> {
+        self.value(node, parse::choice(node.raw, names))
     }
 
     /// Reads a mapping of statuses to meanings.
@@ -182,29 +204,23 @@ impl AnswersReader<'_> {
     }
 
     fn rule(&mut self, node: &Node<'_>) -> Option<AnswerRule> {
-        let fields = self.fields(node, &["when", "means", "scope", "wait", "why"], RULE)?;
-        let field = |name| fields.iter().find(|field| field.name == name);
-        let when = match field("when") {
-            Some(when) => self.conditions(when),
-            None => self.wrong(node, format_args!("needs when: {CONDITIONS}")),
-        };
-        let means = match field("means") {
-            Some(means) => self.value(means, parse::choice(means.raw, &Consequence::all())),
-            None => self.wrong(node, "needs means: done, retry, throttle or reject"),
-        };
-        let stops_all = self.optional(field("scope"), |reader, scope| {
-            reader.value(scope, parse::choice(scope.raw, &SCOPES).map(Some))
+        self.fields(node, &["when", "means", "scope", "wait", "why"], RULE)?;
+        let when = self.needed(node, &format!("when: {CONDITIONS}"), Self::conditions);
+        let means = "means: done, retry, throttle or reject";
+        let means = self.needed(node, means, |reader, means| {
+            reader.choice(means, &Consequence::all())
         });
-        let wait = self.optional(field("wait"), Self::waits);
-        let why = self.optional(field("why"), |reader, why| {
+        let stops_all = self.optional(node, "scope", |reader, scope| {
+            reader.choice(scope, &SCOPES).map(Some)
+        });
+        let wait = self.optional(node, "wait", Self::waits);
+        let why = self.optional(node, "why", |reader, why| {
             reader.value(why, text(why.raw, "a short sentence"))
         });
         let means = means?;
-        if let Some(wait) = field("wait").filter(|_| means == Consequence::Reject) {
-            return self.wrong(
-                wait,
-                "has no effect, since a rejected job does not run again",
-            );
+        if let Some(wait) = (node.field("wait")).filter(|_| means == Consequence::Reject) {
+            let words = "has no effect, since a rejected job does not run again";
+            return self.wrong(&wait, words);
         }
         Some(AnswerRule {
             when: when?,
@@ -220,13 +236,10 @@ impl AnswersReader<'_> {
         if fields.is_empty() {
             return self.wrong(node, format_args!("is empty; it must have {CONDITIONS}"));
         }
-        let field = |name| fields.iter().find(|field| field.name == name);
         // Each part is read before the first `?`, so that one run reports all problems.
-        let status = self.optional(field("status"), Self::statuses);
-        let headers = self.optional(field("headers"), |reader, headers| {
-            reader.tests(headers, header)
-        });
-        let body = self.optional(field("body"), |reader, body| reader.tests(body, pointer));
+        let status = self.optional(node, "status", Self::statuses);
+        let headers = self.optional(node, "headers", |reader, node| reader.tests(node, header));
+        let body = self.optional(node, "body", |reader, node| reader.tests(node, pointer));
         Some(Conditions {
             status: status?,
             headers: headers?,
@@ -316,15 +329,8 @@ impl AnswersReader<'_> {
     }
 
     fn wait(&mut self, node: &Node<'_>) -> Option<WaitSource> {
-        let known = [
-            "header",
-            "body",
-            "as",
-            "needed",
-            "left",
-            "per-second",
-            "time",
-        ];
+        const REFILL: [&str; 3] = ["needed", "left", "per-second"];
+        let known = [&["header", "body", "as"], &REFILL[..], &["time"]].concat();
         let fields = self.fields(node, &known, SOURCE)?;
         let field = |name: &str| fields.iter().find(|field| field.name == name);
         let names: Vec<&str> = fields.iter().map(|field| field.name).collect();
@@ -336,19 +342,14 @@ impl AnswersReader<'_> {
             [_] | [_, _] if field("header").is_some() != field("body").is_some() => {
                 let source = self.source(&fields);
                 let form = match field("as") {
-                    Some(form) => {
-                        self.value(form, parse::choice(form.raw, &TimeForm::all()).map(Some))
-                    }
+                    Some(form) => self.choice(form, &TimeForm::all()).map(Some),
                     None if fields.len() == 1 => Some(None),
                     None => self.wrong(node, format_args!("must be {SOURCE}")),
                 };
                 Some(WaitSource::At(source?, form?))
             }
-            [_, _, _]
-                if ["needed", "left", "per-second"]
-                    .iter()
-                    .all(|name| names.contains(name)) =>
-            {
+            // None of the others is there, since a mapping has each key once.
+            [_, _, _] if names.iter().all(|name| REFILL.contains(name)) => {
                 let mut place = |name| field(name).and_then(|place| self.pointer(place));
                 let (needed, left, rate) = (place("needed"), place("left"), place("per-second"));
                 Some(WaitSource::Refill {

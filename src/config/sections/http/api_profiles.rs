@@ -171,29 +171,23 @@ impl AnswersReader<'_> {
         let known = [
             "title", "sources", "checked", "url", "headers", "plans", "answers", "cost",
         ];
-        let fields = self.fields(node, &known, "a profile")?;
-        let mut field = |name: &str| match fields.iter().find(|field| field.name == name) {
-            Some(field) => Some(field),
-            None => self.wrong(node, format_args!("needs {name}")),
-        };
-        let (title, sources, checked) = (field("title"), field("sources"), field("checked"));
-        let (plans, answers) = (field("plans"), field("answers"));
-        let optional = |name: &str| fields.iter().find(|field| field.name == name);
-        let (cost, url, headers) = (optional("cost"), optional("url"), optional("headers"));
-        let title = self.line(title?);
-        let checked = self.line(checked?);
-        let sources = self.items(sources?, MAX_ITEMS, "addresses");
-        let sources: Option<Vec<String>> =
-            (sources?.iter()).map(|source| self.line(source)).collect();
-        let url = self.optional(url, |reader, url| reader.line(url).map(Some));
-        let headers = self.optional(headers, |reader, headers| {
-            reader.names(headers, MAX_ITEMS, "headers")
+        self.fields(node, &known, "a profile")?;
+        let title = self.needed(node, "title", Self::line);
+        let sources = self.needed(node, "sources", |reader, sources| {
+            let sources = reader.items(sources, MAX_ITEMS, "addresses")?;
+            reader.each(sources, Self::line)
         });
-        let header = |node: &Node<'_>| Some((node.name.to_owned(), self.line(node)?));
-        let headers: Option<Vec<_>> = headers?.iter().map(header).collect();
-        let plans = self.plans(plans?);
-        let rules = self.rules(answers?);
-        let cost = self.optional(cost, Self::cost);
+        let checked = self.needed(node, "checked", Self::line);
+        let url = self.optional(node, "url", |reader, url| reader.line(url).map(Some));
+        let headers = self.optional(node, "headers", |reader, headers| {
+            let headers = reader.names(headers, MAX_ITEMS, "headers")?;
+            reader.each(headers, |reader, header| {
+                Some((header.name.to_owned(), reader.line(header)?))
+            })
+        });
+        let plans = self.needed(node, "plans", Self::plans);
+        let rules = self.needed(node, "answers", Self::rules);
+        let cost = self.optional(node, "cost", Self::cost);
         Some(ApiProfile {
             name: name.to_owned(),
             title: title?,
@@ -224,25 +218,23 @@ impl AnswersReader<'_> {
         if plans.is_empty() {
             return self.wrong(node, "is empty; it must have a plan");
         }
-        let mut read = Vec::new();
-        for plan in &plans {
-            let fields = self.fields(plan, &["note", "limits"], "limits")?;
-            let note = fields.iter().find(|field| field.name == "note");
-            let Some(limits) = fields.iter().find(|field| field.name == "limits") else {
-                return self.wrong(plan, "needs limits");
-            };
-            let items = self.items(limits, MAX_ITEMS, "limits")?;
-            let limits = items.iter().map(|item| match flow(item.raw) {
-                Some(text) => Some(text),
-                None => self.wrong(item, wrong(item.raw, "a limit")),
+        self.each(plans, |reader, plan| {
+            reader.fields(plan, &["note", "limits"], "limits")?;
+            let limits = reader.needed(plan, "limits", |reader, limits| {
+                let items = reader.items(limits, MAX_ITEMS, "limits")?;
+                reader.each(items, |reader, item| {
+                    reader.value(
+                        item,
+                        flow(item.raw).ok_or_else(|| wrong(item.raw, "a limit")),
+                    )
+                })
             });
-            read.push(ApiPlan {
+            Some(ApiPlan {
                 name: plan.name.to_owned(),
-                limits: limits.collect::<Option<_>>()?,
-                note: self.optional(note, Self::line)?,
-            });
-        }
-        Some(read)
+                limits: limits?,
+                note: reader.optional(plan, "note", Self::line)?,
+            })
+        })
     }
 }
 
