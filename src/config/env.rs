@@ -59,46 +59,37 @@ pub(super) fn parse(
             }
             None => (&mut found.entries, name.clone(), PREFIX),
         };
-        if of.is_some() && SHARED.iter().any(|shared| is_in(&plain, shared)) {
-            let words =
-                "sets a key that applies to all pipelines; remove the pipeline from its name";
-            problems.push(ConfigProblem::new(at, words));
-            continue;
+        let shared = SHARED.iter().any(|shared| is_in(&plain, shared));
+        let words = "sets a key that applies to all pipelines; remove the pipeline from its name";
+        let read = match find(&plain) {
+            _ if of.is_some() && shared => Err(ConfigProblem::new(at, words)),
+            Some(key) => entry(key, at, value),
+            None if is_in(&plain, LIST_KEY) => Err(ConfigProblem::of(&at, LIST_KEY, LIST_ONLY)),
+            None => Err(unknown(at, &plain, begin)),
+        };
+        match read {
+            Ok(entry) => entries.push(entry),
+            Err(problem) => problems.push(problem),
         }
-        if let Some(key) = find(&plain) {
-            if value.is_empty() {
-                problems.push(ConfigProblem::of(
-                    &at,
-                    key.path,
-                    "is empty; set a value or unset the variable",
-                ));
-                continue;
-            }
-            let raw = if key.is_tree() {
-                yaml::read(&value).map(|raw| raw.unwrap_or(Raw::Null))
-            } else {
-                Ok(Raw::Text(value))
-            };
-            match raw {
-                Ok(raw) => entries.push(KeyEntry {
-                    path: key.path,
-                    raw,
-                    at,
-                }),
-                // The parser's message may contain a secret.
-                Err(_) if key.secret => {
-                    problems.push(ConfigProblem::of(&at, key.path, "is not valid YAML"));
-                }
-                Err(error) => problems.push(ConfigProblem::of(&at, key.path, error.message)),
-            }
-            continue;
-        }
-        problems.push(match is_in(&plain, LIST_KEY) {
-            true => ConfigProblem::of(&at, LIST_KEY, LIST_ONLY),
-            false => unknown(at, &plain, begin),
-        });
     }
     (found, problems)
+}
+
+/// Returns the entry of a variable that sets `key`.
+fn entry(key: &ConfigKey, at: Origin, value: String) -> Result<KeyEntry, ConfigProblem> {
+    let wrong = |words: &str| ConfigProblem::of(&at, key.path, words);
+    if value.is_empty() {
+        return Err(wrong("is empty; set a value or unset the variable"));
+    }
+    let raw = match key.is_tree().then(|| yaml::read(&value)) {
+        None => Raw::Text(value),
+        Some(Ok(raw)) => raw.unwrap_or(Raw::Null),
+        // The parser's message may contain a secret.
+        Some(Err(_)) if key.secret => return Err(wrong("is not valid YAML")),
+        Some(Err(error)) => return Err(wrong(&error.message)),
+    };
+    let path = key.path;
+    Ok(KeyEntry { path, raw, at })
 }
 
 /// Returns true if the variable `name` sets the key `path`, or one below it.

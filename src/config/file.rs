@@ -1,5 +1,6 @@
 //! The YAML file: finds the keys that it sets, with values and positions, and reports unknown keys.
 
+use std::fmt::Display;
 use std::sync::Arc;
 
 use super::keys;
@@ -100,6 +101,11 @@ impl Walk {
         std::mem::take(&mut self.entries)
     }
 
+    fn wrong(&mut self, at: &Origin, path: &str, words: impl Display) {
+        let path = format!("{}{path}", self.within);
+        self.problems.push(ConfigProblem::of(at, &path, words));
+    }
+
     /// Reads the pipelines in the value of a key. The next key begins at `end`.
     fn pipelines(
         &mut self,
@@ -113,7 +119,7 @@ impl Walk {
             _ => {
                 let words = "must contain at least one pipeline, such as `orders:` with its \
                     sections below it; remove it if there is only one pipeline";
-                self.problems.push(ConfigProblem::of(&at, PIPELINES, words));
+                self.wrong(&at, PIPELINES, words);
                 Vec::new()
             }
         };
@@ -122,26 +128,27 @@ impl Walk {
                 "has {} pipelines; the maximum per process is {MAX_PIPELINES}",
                 map.len()
             );
-            self.problems.push(ConfigProblem::of(&at, PIPELINES, words));
+            self.wrong(&at, PIPELINES, words);
         }
         let begins: Vec<Position> = map.iter().map(|field| field.at).collect();
         let ends = begins.iter().skip(1).copied().map(Some).chain([end]);
         for (field, end) in map.into_iter().take(MAX_PIPELINES).zip(ends) {
             let at = in_file(&self.name, field.at);
             let Some(name) = PipelineName::parse(&field.name) else {
-                let words = wrong_name(&field.name);
-                self.problems.push(ConfigProblem::of(&at, PIPELINES, words));
+                self.wrong(&at, PIPELINES, wrong_name(&field.name));
                 continue;
             };
-            self.within = format!("{PIPELINES}.{name}.");
             match field.raw {
-                Raw::Map(map) => self.section("", map),
+                Raw::Map(map) => {
+                    self.within = format!("{PIPELINES}.{name}.");
+                    self.section("", map);
+                    self.within.clear();
+                }
                 // The pipeline takes everything from the top level.
                 Raw::Null => {}
                 _ => {
-                    let key = format!("{PIPELINES}.{name}");
                     let words = "is a single value; it must contain sections, indented below it";
-                    self.problems.push(ConfigProblem::of(&at, &key, words));
+                    self.wrong(&at, &format!("{PIPELINES}.{name}"), words);
                 }
             }
             each.push(Sections {
@@ -150,7 +157,6 @@ impl Walk {
                 lines: (field.at, end),
             });
         }
-        self.within.clear();
         DeclaredPipelines { at, each }
     }
 
@@ -162,31 +168,26 @@ impl Walk {
             } else {
                 format!("{section}.{name}")
             };
-            let within = |path: &str| format!("{}{path}", self.within);
-            if !self.within.is_empty() && path == PIPELINES {
-                let words = "is inside another pipeline; list all pipelines side by side at the \
-                    top level";
-                (self.problems).push(ConfigProblem::of(&at, &within(&path), words));
-                continue;
-            }
-            if !self.within.is_empty() && SHARED.contains(&path.as_str()) {
-                let words = "applies to all pipelines; write it at the top level";
-                (self.problems).push(ConfigProblem::of(&at, &within(&path), words));
-                continue;
-            }
+            let in_pipeline = !self.within.is_empty();
             // Dotted names such as `amqp.url: …` are not accepted in the file.
             let nested = !name.contains('.');
-            if nested && path == keys::LIST_KEY {
-                (self.problems).push(ConfigProblem::of(&at, &within(&path), LIST_ONLY));
+            let misplaced = match &*path {
+                PIPELINES if in_pipeline => Some(
+                    "is inside another pipeline; list all pipelines side by side at the top level",
+                ),
+                shared if in_pipeline && SHARED.contains(&shared) => {
+                    Some("applies to all pipelines; write it at the top level")
+                }
+                keys::LIST_KEY if nested => Some(LIST_ONLY),
+                _ => None,
+            };
+            if let Some(words) = misplaced {
+                self.wrong(&at, &path, words);
                 continue;
             }
             match (keys::find(&path).filter(|_| nested), raw) {
                 (Some(key), Raw::Map(_)) if !key.is_tree() => {
-                    self.problems.push(ConfigProblem::of(
-                        &at,
-                        &within(key.path),
-                        "contains keys; it must be a single value",
-                    ))
+                    self.wrong(&at, key.path, "contains keys; it must be a single value");
                 }
                 (Some(key), raw) => self.entries.push(KeyEntry {
                     path: key.path,
@@ -196,14 +197,13 @@ impl Walk {
                 (None, raw) if nested && keys::is_section(&path) => match raw {
                     Raw::Map(map) => self.section(&path, map),
                     Raw::Null => {}
-                    _ => self.problems.push(ConfigProblem::of(
-                        &at,
-                        &within(&path),
-                        "is a single value; it must contain keys, indented below it",
-                    )),
+                    _ => {
+                        let words = "is a single value; it must contain keys, indented below it";
+                        self.wrong(&at, &path, words);
+                    }
                 },
                 (None, _) => {
-                    let place = within(section);
+                    let place = format!("{}{section}", self.within);
                     let place = place.trim_end_matches('.');
                     self.problems.push(unknown(&at, (section, place), &name));
                 }
@@ -214,21 +214,17 @@ impl Walk {
 
 /// Returns the problem of an unknown key. `place` is the user's name for the section.
 fn unknown(at: &Origin, (section, place): (&str, &str), name: &str) -> ConfigProblem {
-    let place = if place.is_empty() {
-        String::new()
-    } else {
-        format!(" in {place}")
+    let place = match place {
+        "" => String::new(),
+        place => format!(" in {place}"),
     };
-    let hint = if keys::find(name).is_some() {
-        "; write it nested, each part on a line of its own".to_owned()
-    } else {
-        match keys::suggest(section, name) {
-            Some(meant) => format!("; did you mean {meant}?"),
-            None => "; docs/CONFIGURATION.md lists all keys".to_owned(),
+    let hint = match keys::suggest(section, name) {
+        _ if keys::find(name).is_some() => {
+            "; write it nested, each part on a line of its own".to_owned()
         }
+        Some(meant) => format!("; did you mean {meant}?"),
+        None => "; docs/CONFIGURATION.md lists all keys".to_owned(),
     };
-    ConfigProblem::new(
-        at.clone(),
-        format!("unknown key {}{place}{hint}", shown(name)),
-    )
+    let words = format!("unknown key {}{place}{hint}", shown(name));
+    ConfigProblem::new(at.clone(), words)
 }

@@ -49,22 +49,12 @@ pub(super) fn is_section(path: &str) -> bool {
 /// Suggests a key for the unknown `name` in `section`: the closest name there, or else a key
 /// elsewhere with this name or one close to it.
 pub(super) fn suggest(section: &str, name: &str) -> Option<String> {
-    let mut here: Vec<&str> = Vec::new();
-    if section.is_empty() {
-        here.push(PIPELINES);
-    }
-    for key in KEYS.iter() {
-        let rest = if section.is_empty() {
-            Some(key.path)
-        } else {
-            key.path
-                .strip_prefix(section)
-                .and_then(|rest| rest.strip_prefix('.'))
-        };
-        if let Some(first) = rest.and_then(|rest| rest.split('.').next()) {
-            here.push(first);
-        }
-    }
+    let own = KEYS.iter().filter_map(|key| match section {
+        "" => Some(key.path),
+        section => key.path.strip_prefix(section)?.strip_prefix('.'),
+    });
+    let here = own.filter_map(|rest| rest.split('.').next());
+    let here = here.chain(section.is_empty().then_some(PIPELINES));
     if let Some(close) = closest(name, here) {
         return Some(close.to_owned());
     }

@@ -87,14 +87,13 @@ impl Pipelines {
                 Err(_) => {}
             }
         }
-        match Self::load(path, env.into_iter()) {
-            pipelines if problems.is_empty() => pipelines,
-            Ok(_) => Err(ConfigErrors::new(problems)),
-            Err(errors) => {
-                problems.extend(errors.problems().iter().cloned());
-                Err(ConfigErrors::new(problems))
-            }
+        let read = Self::load(path, env.into_iter());
+        if problems.is_empty() {
+            return read;
         }
+        let others = read.err();
+        problems.extend(others.iter().flat_map(ConfigErrors::problems).cloned());
+        Err(ConfigErrors::new(problems))
     }
 
     /// Does what [`Config::load`] does, for a file with or without `pipelines`.
@@ -166,9 +165,8 @@ impl Pipelines {
                 let at = at.clone().unwrap_or(Origin::Default);
                 let words = "this program supports one pipeline; use a file with its sections at \
                     the top level";
-                Err(ConfigErrors::new(vec![ConfigProblem::of(
-                    &at, PIPELINES, words,
-                )]))
+                let problem = ConfigProblem::of(&at, PIPELINES, words);
+                Err(ConfigErrors::new(vec![problem]))
             }
         }
     }
