@@ -58,20 +58,22 @@ pub struct TlsError {
     pub message: String,
 }
 
+impl TlsError {
+    fn new(key: &'static str, file: &Path, words: &str) -> Self {
+        let message = format!("{} {words}", name(file));
+        Self { key, message }
+    }
+}
+
 impl Tls {
     /// Reads the files and checks that they can be used. Blocks, but the files are small.
     ///
     /// # Errors
     /// [`TlsError`] for the first file that is missing, too large, not PEM, or of the wrong kind.
     pub fn read(&self) -> Result<Pems, TlsError> {
-        let ca = match &self.ca_file {
-            Some(file) => Some(certificates("ca-file", file)?),
-            None => None,
-        };
-        let identity = match &self.identity {
-            Some(identity) => Some(identity.read()?),
-            None => None,
-        };
+        let ca = self.ca_file.as_deref();
+        let ca = ca.map(|file| certificates("ca-file", file)).transpose()?;
+        let identity = self.identity.as_ref().map(Identity::read).transpose()?;
         Ok(Pems { ca, identity })
     }
 }
@@ -79,33 +81,24 @@ impl Tls {
 impl Identity {
     fn read(&self) -> Result<(Vec<u8>, Vec<u8>), TlsError> {
         let cert = certificates("cert-file", &self.cert_file)?;
-        let wrong = |message: String| TlsError {
-            key: "key-file",
-            message,
-        };
         let key = pem("key-file", &self.key_file)?;
+        let wrong = |words: &str| TlsError::new("key-file", &self.key_file, words);
         let Ok(der) = PrivateKeyDer::from_pem_slice(&key) else {
-            return Err(wrong(format!(
-                "{} contains no readable private key; it must be a PEM file without a passphrase",
-                name(&self.key_file)
-            )));
+            let words =
+                "contains no readable private key; it must be a PEM file without a passphrase";
+            return Err(wrong(words));
         };
         let chain = CertificateDer::pem_slice_iter(&cert)
             .collect::<Result<Vec<_>, _>>()
             .unwrap_or_default();
+        let of = format!("the certificate in cert-file {}", name(&self.cert_file));
         // Errors of rustls about keys describe their form and never contain them.
         match CertifiedKey::from_der(chain, der, &ring::default_provider()) {
             Ok(_) => Ok((cert, key)),
-            Err(rustls::Error::InconsistentKeys(_)) => Err(wrong(format!(
-                "{} is not the key of the certificate in cert-file {}",
-                name(&self.key_file),
-                name(&self.cert_file)
-            ))),
-            Err(why) => Err(wrong(format!(
-                "{} can't be used with the certificate in cert-file {}: {why}",
-                name(&self.key_file),
-                name(&self.cert_file)
-            ))),
+            Err(rustls::Error::InconsistentKeys(_)) => {
+                Err(wrong(&format!("is not the key of {of}")))
+            }
+            Err(why) => Err(wrong(&format!("can't be used with {of}: {why}"))),
         }
     }
 }
@@ -117,20 +110,14 @@ fn certificates(key: &'static str, file: &Path) -> Result<Vec<u8>, TlsError> {
     if all.peek().is_some() && all.all(|each| each.is_ok()) {
         return Ok(text);
     }
-    let message = format!(
-        "{} contains no readable certificate; it must be a PEM file",
-        name(file)
-    );
-    Err(TlsError { key, message })
+    let words = "contains no readable certificate; it must be a PEM file";
+    Err(TlsError::new(key, file, words))
 }
 
 fn pem(key: &'static str, file: &Path) -> Result<Vec<u8>, TlsError> {
-    read_bounded(file, MAX_PEM_BYTES)
-        .map(String::into_bytes)
-        .map_err(|why| TlsError {
-            key,
-            message: format!("{} can't be read: {why}", name(file)),
-        })
+    let text = read_bounded(file, MAX_PEM_BYTES);
+    text.map(String::into_bytes)
+        .map_err(|why| TlsError::new(key, file, &format!("can't be read: {why}")))
 }
 
 fn name(file: &Path) -> String {
