@@ -27,6 +27,11 @@ impl<'r> Node<'r> {
         }
     }
 
+    /// Returns the node with the name `name`.
+    pub(crate) fn named(self, name: &'r str) -> Self {
+        Self { name, ..self }
+    }
+
     /// Returns a problem of the value.
     pub(crate) fn wrong(&self, words: impl std::fmt::Display) -> ConfigProblem {
         ConfigProblem::of(&self.at, &self.path, words)

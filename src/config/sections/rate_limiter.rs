@@ -209,17 +209,17 @@ fn learning_conflict(policy: &Policy, scope: ThrottleScope) -> Option<String> {
 impl ConfigInput {
     /// Reads the limits. Returns `None` after a problem.
     fn policy(&mut self) -> Option<Policy> {
+        let trees = FLAT.map(|setting| {
+            let default = setting.key().default;
+            let default = || Some((Raw::Text(default?.to_owned()), Origin::Default));
+            self.tree(setting.key()).or_else(default)
+        });
         let mut flat = LimitLayer::default();
-        for setting in FLAT {
-            let key = setting.key();
-            let (raw, at) = match (self.tree(key), key.default) {
-                (Some(set), _) => set,
-                (None, Some(default)) => (Raw::Text(default.to_owned()), Origin::Default),
-                (None, None) => continue,
-            };
-            if let Err(words) = flat.set(setting, &Node::new(&raw, at, key.path)) {
-                self.wrong::<()>(key, words);
-            }
+        for (setting, tree) in FLAT.iter().zip(&trees) {
+            let Some((raw, at)) = tree else { continue };
+            let (key, at) = (setting.key(), at.clone());
+            let node = Node::new(raw, at, key.path).named(key.name());
+            self.valid(key, flat.set(*setting, &node));
         }
         let plan_header = self.optional(&PLAN_HEADER);
         let [limits, plans, tenants] =

@@ -12,43 +12,32 @@ use crate::reading::error::{ConfigProblem, Origin, shown};
 use crate::reading::key::{AnySetting, Setting};
 use crate::reading::parse::ValueError;
 use crate::reading::tree::Node;
-use crate::reading::yaml::Raw;
 use rules::calendar::{Calendar, Zone};
 use rules::limit::{Algorithm, Limit, LimitError, Unit};
 use rules::scope::Scope;
 use rules::timing::lateness::auto_guard;
 
-/// A value of a key, its origin, and its path for errors.
-pub(super) struct SourcedValue<'l, T> {
+/// A value of a key, and its place.
+pub(super) struct PlacedValue<'l, T> {
     value: T,
-    at: &'l Origin,
-    path: &'l str,
+    node: &'l Node<'l>,
 }
 
-impl<T> SourcedValue<'_, T> {
+impl<T> PlacedValue<'_, T> {
     pub(super) fn wrong(&self, words: impl Display) -> ConfigProblem {
-        ConfigProblem::of(self.at, self.path, words)
+        self.node.wrong(words)
     }
-}
-
-/// A raw value of the key `name`, its origin, and its path for errors.
-#[derive(Debug)]
-struct SourcedRaw {
-    name: &'static str,
-    raw: Raw,
-    at: Origin,
-    path: String,
 }
 
 /// The keys that one place of the configuration sets for its limits.
 #[derive(Debug, Default)]
-pub(super) struct LimitLayer {
-    values: Vec<SourcedRaw>,
+pub(super) struct LimitLayer<'r> {
+    values: Vec<Node<'r>>,
     /// Whether a value is wrong and has been reported.
     pub(crate) broken: bool,
 }
 
-impl LimitLayer {
+impl<'r> LimitLayer<'r> {
     /// Returns true for `unit: cost`.
     pub(crate) fn counts_cost(&self) -> bool {
         (self.value(&UNIT)).is_some_and(|unit| unit.value == Unit::Cost)
@@ -59,40 +48,32 @@ impl LimitLayer {
         (self.value(&SCOPE)).is_some_and(|scope| scope.value == Scope::Global)
     }
 
-    /// Sets `setting` to the value in `node`.
+    /// Sets `setting` to the value in `node`, which has its name.
     pub(crate) fn set(
         &mut self,
         setting: &dyn AnySetting,
-        node: &Node<'_>,
+        node: &Node<'r>,
     ) -> Result<(), ValueError> {
-        self.values.push(SourcedRaw {
-            name: setting.key().name(),
-            raw: node.raw.clone(),
-            at: node.at.clone(),
-            path: node.path.clone(),
-        });
+        self.values.push(node.clone());
         let checked = setting.check(node.raw);
         self.broken |= checked.is_err();
         checked
     }
 
     /// Returns the value of `setting`, if this layer sets a valid one.
-    pub(super) fn value<T>(&self, setting: &Setting<T>) -> Option<SourcedValue<'_, T>> {
+    pub(super) fn value<T>(&self, setting: &Setting<T>) -> Option<PlacedValue<'_, T>> {
         let mut values = self.values.iter();
-        let found = values.find(|value| value.name == setting.key.name())?;
-        Some(SourcedValue {
-            value: (setting.read)(&found.raw).ok()?,
-            at: &found.at,
-            path: &found.path,
-        })
+        let node = values.find(|node| node.name == setting.key.name())?;
+        let value = (setting.read)(node.raw).ok()?;
+        Some(PlacedValue { value, node })
     }
 }
 
 /// Returns the first value of `setting` in `layers`, and the number of its layer.
 pub(super) fn first<'l, T>(
-    layers: &[&'l LimitLayer],
+    layers: &[&'l LimitLayer<'_>],
     setting: &Setting<T>,
-) -> Option<(usize, SourcedValue<'l, T>)> {
+) -> Option<(usize, PlacedValue<'l, T>)> {
     let mut found = layers.iter().enumerate();
     found.find_map(|(depth, layer)| Some((depth, layer.value(setting)?)))
 }
@@ -100,7 +81,7 @@ pub(super) fn first<'l, T>(
 /// Builds a limit. Returns `None` if one of `layers` is broken, which has been reported.
 pub(super) fn build(
     name: &str,
-    layers: &[&LimitLayer],
+    layers: &[&LimitLayer<'_>],
     unit: Unit,
     scope: Scope,
 ) -> Option<Result<Limit, ConfigProblem>> {
@@ -118,7 +99,7 @@ pub(super) fn build(
 }
 
 /// Returns the limit with the band in `layers`.
-fn with_band(limit: Limit, layers: &[&LimitLayer]) -> Result<Limit, ConfigProblem> {
+fn with_band(limit: Limit, layers: &[&LimitLayer<'_>]) -> Result<Limit, ConfigProblem> {
     let Some((depth, band)) = first(layers, &ADAPTIVE) else {
         return Ok(limit);
     };
@@ -143,13 +124,13 @@ fn with_band(limit: Limit, layers: &[&LimitLayer]) -> Result<Limit, ConfigProble
 }
 
 /// Returns true for a limit on calls in flight. It takes only its scope from outer levels.
-fn is_concurrent(layers: &[&LimitLayer]) -> bool {
+fn is_concurrent(layers: &[&LimitLayer<'_>]) -> bool {
     let own = layers.first();
     own.is_some_and(|layer| layer.value(&CONCURRENT).is_some())
 }
 
 /// Returns the scope in `layers`; the first layer that has one wins.
-pub(crate) fn scope(layers: &[&LimitLayer]) -> Scope {
+pub(crate) fn scope(layers: &[&LimitLayer<'_>]) -> Scope {
     first(layers, &SCOPE)
         .map(|(_, scope)| scope.value)
         .unwrap_or_default()
@@ -157,9 +138,9 @@ pub(crate) fn scope(layers: &[&LimitLayer]) -> Scope {
 
 /// Returns the calendar of the windows in `layers`, or `None` if they have a length.
 fn calendar(
-    layers: &[&LimitLayer],
+    layers: &[&LimitLayer<'_>],
     algorithm: Algorithm,
-    (window_depth, window): (usize, &SourcedValue<'_, WindowSize>),
+    (window_depth, window): (usize, &PlacedValue<'_, WindowSize>),
 ) -> Result<Option<Calendar>, ConfigProblem> {
     let zone = first(layers, &TIME_ZONE);
     let starts = first(layers, &STARTS);
@@ -203,7 +184,7 @@ fn calendar(
 
 fn build_of_tenant(
     name: &str,
-    layers: &[&LimitLayer],
+    layers: &[&LimitLayer<'_>],
     unit: Unit,
 ) -> Option<Result<Limit, ConfigProblem>> {
     if let Some(most) = layers.first().and_then(|layer| layer.value(&CONCURRENT)) {
@@ -224,7 +205,7 @@ fn build_of_tenant(
     };
     let (guard_depth, guard) = first(layers, &GUARD)?;
     // The default of `unit` does not count, since it depends on the other limits of the list.
-    let given_unit = first(layers, &UNIT).filter(|(_, unit)| *unit.at != Origin::Default);
+    let given_unit = first(layers, &UNIT).filter(|(_, unit)| unit.node.at != Origin::Default);
     let (which, within) = match (guard.value, algorithm) {
         (GuardSetting::Within(within), which) => (which, within),
         (GuardSetting::Auto, which) => (which, auto_guard(which, window)),

@@ -24,10 +24,10 @@ const TENANTS: &str = limit_keys::TENANTS.key.path;
 const LIST_EXAMPLE: &str = "such as [{name: second, max-requests: 10, window-size: 1}]";
 
 /// The items of a list of limits that are mappings.
-struct ListedLimits {
+struct ListedLimits<'r> {
     /// Their names, or `None` for an item without a usable name.
     names: Vec<Option<String>>,
-    layers: Vec<LimitLayer>,
+    layers: Vec<LimitLayer<'r>>,
     /// Whether all items are mappings with usable names.
     is_whole: bool,
 }
@@ -37,7 +37,7 @@ pub(super) struct LimitsReader<'a> {
     /// Problems found so far.
     pub problems: &'a mut Vec<ConfigProblem>,
     /// The limit keys directly below `rate-limiter`, or their defaults.
-    pub flat: &'a LimitLayer,
+    pub flat: &'a LimitLayer<'a>,
     /// Names of the common limits that all tenants share; `None` while the common limits themselves
     /// are read.
     pub global: Option<Vec<String>>,
@@ -190,7 +190,7 @@ impl LimitsReader<'_> {
     }
 
     /// Builds a set of limits from the one limit that `layers` describe.
-    fn single_limit(&mut self, layers: &[&LimitLayer]) -> Option<Limits> {
+    fn single_limit(&mut self, layers: &[&LimitLayer<'_>]) -> Option<Limits> {
         let limit = self.limit(DEFAULT_LIMIT, layers, self.unit)?;
         match Limits::new(vec![limit]) {
             Ok(limits) => Some(limits),
@@ -210,7 +210,7 @@ impl LimitsReader<'_> {
     }
 
     /// Reads the limit keys of `mapping`. Keys in `more` are valid, too, and are read elsewhere.
-    fn layer(&mut self, mapping: &Node<'_>, more: &[&str]) -> LimitLayer {
+    fn layer<'r>(&mut self, mapping: &Node<'r>, more: &[&str]) -> LimitLayer<'r> {
         let mut layer = LimitLayer::default();
         let fields = mapping.fields();
         for field in &fields {
@@ -264,7 +264,7 @@ impl LimitsReader<'_> {
 
     /// Reads a list of limits. A value that an item lacks comes from the first layer in `outer`
     /// that has it.
-    fn list(&mut self, node: &Node<'_>, outer: &[&LimitLayer]) -> Option<Limits> {
+    fn list(&mut self, node: &Node<'_>, outer: &[&LimitLayer<'_>]) -> Option<Limits> {
         let items = self.items(node)?;
         let ListedLimits {
             names,
@@ -333,7 +333,7 @@ impl LimitsReader<'_> {
     }
 
     /// Reads the name and the keys of each item.
-    fn listed_limits(&mut self, items: &[Node<'_>]) -> ListedLimits {
+    fn listed_limits<'r>(&mut self, items: &[Node<'r>]) -> ListedLimits<'r> {
         let mut listed = ListedLimits {
             names: Vec::new(),
             layers: Vec::new(),
@@ -394,7 +394,7 @@ impl LimitsReader<'_> {
 
     /// Builds the limit that `layers` describe. The first layer that has a value wins. `unit` is
     /// the default unit.
-    fn limit(&mut self, name: &str, layers: &[&LimitLayer], unit: Unit) -> Option<Limit> {
+    fn limit(&mut self, name: &str, layers: &[&LimitLayer<'_>], unit: Unit) -> Option<Limit> {
         let scope = match limit_layer::scope(layers) {
             // A `scope: global` directly below `rate-limiter` applies only to the common limits.
             // The limits of a plan or a tenant, which replace them, are each tenant's own.
