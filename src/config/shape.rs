@@ -31,6 +31,22 @@ pub(super) fn of(key: &ConfigKey) -> Json {
     }
 }
 
+/// Returns the schema of texts that match `pattern`.
+pub(super) fn pattern(pattern: &str) -> Json {
+    json!({"type": "string", "pattern": pattern})
+}
+
+/// Returns the schema of a mapping with no other keys than `properties`, of which it has
+/// `required`.
+pub(super) fn closed(properties: Json, required: &[&str]) -> Json {
+    json!({
+        "type": "object",
+        "properties": properties,
+        "required": required,
+        "additionalProperties": false,
+    })
+}
+
 /// Returns the schema of `key`, with the description that editors show.
 pub(super) fn property(key: &ConfigKey) -> Json {
     let mut schema = match of(key) {

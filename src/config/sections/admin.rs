@@ -8,6 +8,7 @@ use super::section::section;
 use crate::reading::key::{file, keys, text};
 use crate::reading::parse::{self, ValueError, wrong};
 use crate::reading::yaml::Raw;
+use crate::shape;
 use crate::values::secret::Secret;
 
 /// Form of a token that [`token`] accepts.
@@ -15,7 +16,12 @@ const MUST: &str = "16 to 512 letters, digits and -._~+/=, such as the output of
     -hex 32";
 
 keys! {
-    LISTEN: SocketAddr = text("admin.listen", "address:port", listen_schema, listen)
+    LISTEN: SocketAddr = text(
+        "admin.listen",
+        "address:port",
+        || shape::pattern("^([0-9.]+|\\[[0-9A-Fa-f:.%]+\\]):[0-9]{1,5}$"),
+        listen,
+    )
         .default("127.0.0.1:9464")
         .about("Address of /metrics, /livez, /readyz, /api/v1 and the page (/ui).")
         .note("Port 0 uses any free port and logs it.");
@@ -72,10 +78,6 @@ fn listen(raw: &Raw) -> Result<SocketAddr, ValueError> {
         _ => None,
     };
     address.ok_or_else(|| wrong(raw, MUST))
-}
-
-fn listen_schema() -> Json {
-    json!({"type": "string", "pattern": "^([0-9.]+|\\[[0-9A-Fa-f:.%]+\\]):[0-9]{1,5}$"})
 }
 
 /// Parses a token: characters that can follow `Bearer` (RFC 6750, 2.1), in a number that can't be

@@ -11,11 +11,10 @@ pub(crate) mod secrets;
 use std::time::Duration;
 
 use ::http::header::HeaderName;
-use serde_json::json;
 
 use self::answers_schema::{answers_schema, cost_schema};
 use self::api_profiles::{ApiName, ApiProfile};
-use self::headers::ConfiguredHeaders;
+use self::headers::{ConfiguredHeaders, MAX_HEADERS};
 use self::method::Method;
 use self::oauth2::{CLIENT_SECRET, OAuth2};
 use self::secrets::{OF_TENANTS, SecretFiles, Sign, signing_keys};
@@ -31,6 +30,8 @@ use crate::reading::key::{
 use crate::reading::parse::{self, ValueError};
 use crate::reading::shown_value::ShownValue;
 use crate::reading::yaml::Raw;
+use crate::shape;
+use crate::values::header::http_names_schema;
 use crate::values::secret::{Secret, SecretUrl};
 use crate::values::tls::Tls;
 use crate::values::urls::{self, UrlForm};
@@ -90,7 +91,7 @@ keys! {
     FORWARD_HEADERS: Vec<String> = tree(
         "dispatch.http.forward-headers",
         "list of up to 32 names of headers",
-        headers::forward_schema,
+        || http_names_schema(MAX_HEADERS),
         headers::forward_headers,
     )
         .about("Job headers that are copied to the call.")
@@ -121,7 +122,7 @@ keys! {
     SIGN_SECRETS: Secret = text(
         "dispatch.http.sign-secrets",
         "one or two keys `whsec_…`, or `{secret:tenant}`",
-        || json!({"type": "string", "pattern": SIGN_PATTERN}),
+        || shape::pattern(SIGN_PATTERN),
         sign_secrets,
     )
         .secret()
@@ -143,7 +144,7 @@ keys! {
     PROXY: SecretUrl = text(
         "dispatch.http.proxy",
         "`http://host:port`, or `http://user:password@host:port`",
-        || json!({"type": "string", "pattern": "^[hH][tT][tT][pP]://[^\\s/?#]+/?$"}),
+        || shape::pattern("^[hH][tT][tT][pP]://[^\\s/?#]+/?$"),
         urls::proxy,
     )
         .secret()

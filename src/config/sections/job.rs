@@ -11,6 +11,7 @@ use crate::reading::key::{DAY, Setting, duration, keys, text, tree};
 use crate::reading::parse::{ValueError, integer as parse_integer, text as parse_text, wrong};
 use crate::reading::shown_value::{Show, ShownValue};
 use crate::reading::yaml::Raw;
+use crate::shape;
 use crate::values::header::after_prefix;
 use rules::headers::is_name;
 use rules::job::call::CarriedFields;
@@ -26,7 +27,7 @@ keys! {
     TENANT: TenantField = text(
         "job.tenant",
         "`header:NAME`, `routing-key`, `json:/pointer` (RFC 6901, into the body), `all`",
-        || field_schema("^(header:.+|routing-key|json:/.*|all)$"),
+        || shape::pattern("^(header:.+|routing-key|json:/.*|all)$"),
         tenant_field,
     )
         .default("header:x-tenant")
@@ -36,7 +37,7 @@ keys! {
     COST: ValueField = text(
         "job.cost",
         "`header:NAME`, `json:/pointer`; the job's value is a whole number from 1",
-        || field_schema("^(header:.+|json:/.*)$"),
+        || shape::pattern("^(header:.+|json:/.*)$"),
         value_field,
     )
         .default("header:x-cost")
@@ -48,7 +49,7 @@ keys! {
         "`header:NAME`, `json:/pointer`; the job's value is a time of RFC 3339 \
         (`2026-01-31T12:00:00Z`), an AMQP timestamp, or a number of seconds since 1970 (of \
         milliseconds from 100000000000 on)",
-        || field_schema("^(header:.+|json:/.*)$"),
+        || shape::pattern("^(header:.+|json:/.*)$"),
         value_field,
     )
         .about("Where a job states its deadline, after which it is not called.")
@@ -143,10 +144,6 @@ pub(crate) fn field(text: &str) -> Result<Option<ValueField>, ValueError> {
         ));
     }
     Ok(None)
-}
-
-fn field_schema(pattern: &str) -> Json {
-    json!({"type": "string", "pattern": pattern})
 }
 
 /// Parses `job.priorities`.

@@ -6,6 +6,7 @@ use serde_json::{Value as Json, json};
 use crate::reading::error::shown;
 use crate::reading::parse::{ValueError, text, wrong};
 use crate::reading::yaml::Raw;
+use crate::shape;
 use rules::headers::{self, is_reserved};
 
 /// Pattern of the schema for the name of an HTTP header.
@@ -68,8 +69,7 @@ pub(crate) fn http_names(
 
 /// Returns the schema of a list of at most `max` names of HTTP headers.
 pub(crate) fn http_names_schema(max: usize) -> Json {
-    let name = json!({"type": "string", "pattern": HTTP_NAME});
-    json!({"type": "array", "maxItems": max, "items": name})
+    json!({"type": "array", "maxItems": max, "items": shape::pattern(HTTP_NAME)})
 }
 
 /// Returns the header `name` if publishers can set it and its value stays as long as the job lives.

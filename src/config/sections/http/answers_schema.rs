@@ -3,7 +3,7 @@
 use serde_json::{Value as Json, json};
 
 use super::answers::{MAX_PARTS, MAX_RULES, MAX_TEXT_BYTES, MAX_WAIT, MIN_WAIT, SCOPES};
-use crate::shape;
+use crate::shape::{closed, duration, pattern};
 use crate::values::header::HTTP_NAME;
 use rules::answers::{Consequence, TimeForm};
 use rules::named::Named;
@@ -25,28 +25,11 @@ pub(super) fn cost_schema() -> Json {
     json!({
         "type": "array",
         "maxItems": MAX_PARTS,
-        "items": {"anyOf": [one("header", header_schema()), one("body", pointer_schema())]},
+        "items": {"anyOf": [one("header", pattern(HTTP_NAME)), one("body", pattern(POINTER))]},
     })
 }
 
-/// Returns the schema of a mapping with no other keys than `properties`, of which it has
-/// `required`.
-fn closed(properties: Json, required: &[&str]) -> Json {
-    json!({
-        "type": "object",
-        "properties": properties,
-        "required": required,
-        "additionalProperties": false,
-    })
-}
-
-fn header_schema() -> Json {
-    json!({"type": "string", "pattern": HTTP_NAME})
-}
-
-fn pointer_schema() -> Json {
-    json!({"type": "string", "pattern": "^(/[^/]*){1,16}$"})
-}
+const POINTER: &str = "^(/[^/]*){1,16}$";
 
 fn rule_schema() -> Json {
     let status = json!({"anyOf": [
@@ -80,21 +63,21 @@ fn rule_schema() -> Json {
     let mut when = closed(
         json!({
             "status": {"anyOf": [status, {"type": "array", "minItems": 1, "maxItems": MAX_PARTS, "items": status}]},
-            "headers": tests(header_schema()),
-            "body": tests(pointer_schema()),
+            "headers": tests(pattern(HTTP_NAME)),
+            "body": tests(pattern(POINTER)),
         }),
         &[],
     );
     when["minProperties"] = 1.into();
     let form = json!({"enum": TimeForm::names()});
     let wait = json!({"anyOf": [
-        closed(json!({"header": header_schema(), "as": form}), &["header"]),
-        closed(json!({"body": pointer_schema(), "as": form}), &["body"]),
+        closed(json!({"header": pattern(HTTP_NAME), "as": form}), &["header"]),
+        closed(json!({"body": pattern(POINTER), "as": form}), &["body"]),
         closed(
-            json!({"needed": pointer_schema(), "left": pointer_schema(), "per-second": pointer_schema()}),
+            json!({"needed": pattern(POINTER), "left": pattern(POINTER), "per-second": pattern(POINTER)}),
             &["needed", "left", "per-second"],
         ),
-        one("time", shape::duration(MIN_WAIT, MAX_WAIT, &[])),
+        one("time", duration(MIN_WAIT, MAX_WAIT, &[])),
     ]});
     closed(
         json!({

@@ -14,13 +14,13 @@ use crate::reading::parse::{self, ValueError, wrong};
 use crate::reading::shown_value::{Show, ShownValue};
 use crate::reading::yaml::{self, Raw, YamlField};
 use crate::sections::placeholders;
-use crate::values::header::{HTTP_NAME, TRIMMED, http_names, http_names_schema};
+use crate::values::header::{HTTP_NAME, TRIMMED, http_names};
 use crate::values::secret::SecretUrl;
 use rules::headers::is_reserved;
 use rules::job::call::{CarriedFields, Template};
 
 /// Maximum number of headers.
-const MAX_HEADERS: usize = 32;
+pub(super) const MAX_HEADERS: usize = 32;
 /// Maximum length of a value in bytes. It exceeds any API key, and is less than the part of an
 /// answer in which echoed values are searched for.
 const MAX_VALUE_BYTES: usize = 1 << 10;
@@ -273,10 +273,6 @@ pub(crate) fn forward_headers(raw: &Raw) -> Result<Vec<String>, ValueError> {
     };
     let names = http_names(raw, MUST, MAX_HEADERS, check)?;
     Ok(names.into_iter().map(|(name, _)| name).collect())
-}
-
-pub(super) fn forward_schema() -> Json {
-    http_names_schema(MAX_HEADERS)
 }
 
 /// Returns true if the URL's user or password sets authorization.

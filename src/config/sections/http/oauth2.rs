@@ -13,6 +13,7 @@ use crate::reading::parse::{self, ValueError, hint, wrong};
 use crate::reading::shown_value::{ShownValue, show};
 use crate::reading::yaml::Raw;
 use crate::sections::placeholders;
+use crate::shape;
 use crate::values::secret::{Secret, SecretUrl};
 use crate::values::urls::UrlForm;
 use rules::job::call::CarriedFields;
@@ -33,10 +34,6 @@ const NO_SECRET: &str =
 
 fn schema() -> serde_json::Value {
     json!({"type": "string", "pattern": PATTERN, "not": {"pattern": "\\{(id|attempt|(secret|header|json):[^}]*)\\}"}})
-}
-
-fn secret_schema() -> serde_json::Value {
-    json!({"type": "string", "pattern": PATTERN})
 }
 
 fn fits(text: &str) -> bool {
@@ -119,7 +116,7 @@ keys! {
         .about("Client's name at the token URL.")
         .note("`{tenant}` in it, in the URL's host or path, in `scope` or in `audience` requests one \
             token per tenant.");
-    CLIENT_SECRET: Secret = text("dispatch.http.oauth2.client-secret", "text of 1 to 1024 ASCII characters", secret_schema, client_secret)
+    CLIENT_SECRET: Secret = text("dispatch.http.oauth2.client-secret", "text of 1 to 1024 ASCII characters", || shape::pattern(PATTERN), client_secret)
         .secret()
         .or_file(&CLIENT_SECRET_FILE)
         .about("Client's secret.")

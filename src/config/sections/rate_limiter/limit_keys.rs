@@ -98,7 +98,12 @@ keys! {
             guard / window of the throughput.")
         .note("With `sliding-window-algo` and `fixed-window-algo`, a later call counts from when \
             the worker detects it. See [the guard](LIMITS.md#the-guard).");
-    GUARD_BUDGET: f64 = text("rate-limiter.guard-budget", "`0%` to `100%`", guard_budget_schema, guard_budget)
+    GUARD_BUDGET: f64 = text(
+        "rate-limiter.guard-budget",
+        "`0%` to `100%`",
+        || shape::pattern("^(100(\\.0+)?|[0-9]{1,2}(\\.[0-9]+)?)%$"),
+        guard_budget,
+    )
         .default("1%")
         .live()
         .about("Share of the quota that late answers can cost.")
@@ -155,7 +160,12 @@ keys! {
         .live()
         .about("Limits or plans of single tenants; the first matching entry applies.")
         .note("See [plans](LIMITS.md#plans-and-tenants).");
-    PLAN_HEADER: String = text("rate-limiter.plan-header", "a header's name", name_schema, header_name)
+    PLAN_HEADER: String = text(
+        "rate-limiter.plan-header",
+        "a header's name",
+        || json!({"type": "string", "maxLength": 255, "pattern": TRIMMED}),
+        header_name,
+    )
         .live()
         .about("Header in which a job names its tenant's plan.")
         .note("**Only trusted publishers may set it**, since it chooses the limits. \
@@ -273,7 +283,7 @@ fn adaptive_schema() -> Json {
     json!({"anyOf": [
         {"enum": ["off", false]},
         band,
-        {"type": "object", "properties": {"within": band}, "required": ["within"], "additionalProperties": false},
+        shape::closed(json!({"within": band}), &["within"]),
     ]})
 }
 
@@ -310,14 +320,6 @@ pub(super) fn limit_name(raw: &Raw) -> Result<String, ValueError> {
         return Ok(name.to_owned());
     }
     Err(wrong(raw, MUST))
-}
-
-fn guard_budget_schema() -> Json {
-    json!({"type": "string", "pattern": "^(100(\\.0+)?|[0-9]{1,2}(\\.[0-9]+)?)%$"})
-}
-
-fn name_schema() -> Json {
-    json!({"type": "string", "maxLength": 255, "pattern": TRIMMED})
 }
 
 /// Returns the definitions that the schemas of this section refer to, by name.
@@ -360,12 +362,7 @@ fn limit_schema() -> Json {
     });
     json!({"anyOf": [
         {"type": "object", "properties": properties, "additionalProperties": false},
-        {
-            "type": "object",
-            "properties": concurrent,
-            "required": [MAX_CONCURRENT],
-            "additionalProperties": false,
-        },
+        shape::closed(concurrent, &[MAX_CONCURRENT]),
     ]})
 }
 
@@ -387,13 +384,8 @@ fn set_schema() -> Json {
 
 /// Returns the schema of a tenant's limits or plan.
 fn own_schema() -> Json {
-    let plan = json!({
-        "type": "object",
-        "properties": {"plan": {"type": "string", "minLength": 1, "description": "The name of a plan."}},
-        "required": ["plan"],
-        "additionalProperties": false,
-    });
-    json!({"anyOf": [reference("set"), plan]})
+    let plan = json!({"type": "string", "minLength": 1, "description": "The name of a plan."});
+    json!({"anyOf": [reference("set"), shape::closed(json!({"plan": plan}), &["plan"])]})
 }
 
 /// Returns the schema of a mapping from names of at most `longest` bytes to values of `schema`.
