@@ -47,11 +47,8 @@ impl ConfigInput {
 
 #[cfg(test)]
 mod tests {
-    use std::path::PathBuf;
-
     use super::super::{env, file};
     use super::*;
-    use crate::reading::shown_value::ShownValues;
 
     #[test]
     fn a_key_of_a_missing_feature_is_refused_by_name() {
@@ -63,9 +60,7 @@ mod tests {
                 env::parse(set.into_iter(), &[]).0.entries,
                 file::parse("c.yaml", text).expect("YAML").0.entries,
             ],
-            folder: PathBuf::new(),
-            problems: Vec::new(),
-            shown: ShownValues::default(),
+            ..ConfigInput::default()
         };
         let part = |is_there| OptionalFeature {
             feature: "http",

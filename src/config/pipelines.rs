@@ -142,7 +142,7 @@ impl Pipelines {
             layers: vec![variables.entries, file.entries],
             folder: folder.unwrap_or_default(),
             problems,
-            shown: ShownValues::default(),
+            ..ConfigInput::default()
         };
         // The top level is also read on its own, so that mistakes in values that no pipeline takes
         // from it are reported.
@@ -411,8 +411,7 @@ fn read_pipeline(
     let mut whole = ConfigInput {
         layers: layers.collect(),
         folder: input.folder.clone(),
-        problems: Vec::new(),
-        shown: ShownValues::default(),
+        ..ConfigInput::default()
     };
     let config = whole.config();
     let config = config.filter(|config| check_forward_target(&mut whole, config));

@@ -27,6 +27,7 @@ pub(crate) struct KeyEntry {
 pub(crate) type Tree = Option<(Raw, Origin)>;
 
 /// Everything that is set, and the problems found so far.
+#[derive(Default)]
 pub(crate) struct ConfigInput {
     /// Layers of entries: the environment's and the file's, and for a pipeline also the keys taken
     /// from the top level. The first layer that sets a key wins.
@@ -35,6 +36,8 @@ pub(crate) struct ConfigInput {
     pub problems: Vec<ConfigProblem>,
     /// The values that were read so far, as they are shown.
     pub shown: ShownValues,
+    /// The keys that were read so far and have other values than their defaults.
+    pub changed: Vec<(&'static str, Origin)>,
 }
 
 impl ConfigInput {
@@ -128,6 +131,10 @@ impl ConfigInput {
         };
         match parsed {
             Ok(value) => {
+                let default = setting.default_value();
+                if default.and_then(|default| default.shown()) != value.shown() {
+                    self.changed.push((entry.path, entry.at));
+                }
                 self.shown.set(&setting.key, &value);
                 self.check_at_least(&setting.key).map(|()| Some(value))
             }
@@ -139,16 +146,19 @@ impl ConfigInput {
         }
     }
 
+    /// Returns true if neither `key` nor the key of its file is set.
+    pub(crate) fn lacks(&self, key: &ConfigKey) -> bool {
+        let file = key.file.and_then(|file| self.entry(&file.key));
+        self.entry(key).is_none() && file.is_none()
+    }
+
     /// Returns `Some(None)` for a section that is not used, whose keys begin with `begin` and are
-    /// not shown. A `key` whose value the user changed is a problem in `words`.
-    pub(crate) fn unused<T>(
-        &mut self,
-        begin: &str,
-        key: Option<&ConfigKey>,
-        words: &str,
-    ) -> Option<Option<T>> {
-        if let Some(key) = key {
-            return self.wrong(key, words);
+    /// not shown. A key that the user changed is a problem in `words`.
+    pub(crate) fn unused<T>(&mut self, begin: &str, words: &str) -> Option<Option<T>> {
+        let mut changed = self.changed.iter();
+        if let Some((path, at)) = changed.find(|(path, _)| path.starts_with(begin)) {
+            self.problems.push(ConfigProblem::of(at, path, words));
+            return None;
         }
         self.shown.drop_section(begin);
         Some(None)

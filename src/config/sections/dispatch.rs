@@ -37,11 +37,11 @@ section! {
         pub results: Results = Results::read,
         /// `dispatch.http`. At most one of `http`, `exec` and `forward` is set. A worker with its
         /// own handler needs none of them, any other worker needs one.
-        pub http: Option<Http> = ConfigInput::http,
+        pub http: Option<Http> = Http::read_if,
         /// `dispatch.exec`
-        pub exec: Option<Exec> = ConfigInput::exec,
+        pub exec: Option<Exec> = Exec::read_if,
         /// `dispatch.forward`
-        pub forward: Option<Forward> = ConfigInput::forward,
+        pub forward: Option<Forward> = Forward::read_if,
     }
     |input| {
         input.check_destinations(http.as_ref()?, exec.as_ref()?, forward.as_ref()?)?;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::{Value as Json, json};
 
-use crate::reading::input::ConfigInput;
+use super::section::section;
 use crate::reading::key::{MAX_CALL_MS, MINUTE, duration, keys, tree};
 use crate::reading::parse::{ValueError, wrong};
 use crate::reading::yaml::Raw;
@@ -32,35 +32,22 @@ keys! {
         .about("Time that a program has from its start until it is ready for jobs.");
 }
 
-/// `dispatch.exec`
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Exec {
-    /// `dispatch.exec.command`: a program and its arguments, at least one text.
-    pub command: Vec<String>,
-    /// `dispatch.exec.timeout`
-    pub timeout: Duration,
-    /// `dispatch.exec.start-timeout`
-    pub start_timeout: Duration,
-}
-
-impl ConfigInput {
-    /// Reads the section. Returns `Some(None)` without a command, and `None` after a problem.
-    pub(crate) fn exec(&mut self) -> Option<Option<Exec>> {
-        let command = self.optional(&COMMAND);
-        let timeout = self.get(&TIMEOUT);
-        let start_timeout = self.get(&START_TIMEOUT);
-        let (command, timeout, start_timeout) = (command?, timeout?, start_timeout?);
-        let Some(command) = command else {
-            let key = TIMEOUT.changed(&timeout);
-            let key = key.or(START_TIMEOUT.changed(&start_timeout));
+section! {
+    /// `dispatch.exec`
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    optional struct Exec {
+        /// `dispatch.exec.command`: a program and its arguments, at least one text.
+        pub command: Vec<String> = COMMAND,
+        /// `dispatch.exec.timeout`
+        pub timeout: Duration = TIMEOUT,
+        /// `dispatch.exec.start-timeout`
+        pub start_timeout: Duration = START_TIMEOUT,
+    }
+    |input| {
+        if input.lacks(&COMMAND.key) {
             let words = "has no effect without dispatch.exec.command; set that or remove this key";
-            return self.unused("dispatch.exec.", key, words);
-        };
-        Some(Some(Exec {
-            command,
-            timeout,
-            start_timeout,
-        }))
+            return input.unused("dispatch.exec.", words);
+        }
     }
 }
 

@@ -5,6 +5,7 @@ use std::time::Duration;
 use serde_json::{Value as Json, json};
 
 use super::placeholders;
+use super::section::{or_empty, section};
 use crate::reading::error::shown;
 use crate::reading::input::ConfigInput;
 use crate::reading::key::{MAX_CALL_MS, boolean, duration, keys, text};
@@ -46,17 +47,32 @@ fn key_schema() -> Json {
     json!({"type": "string", "maxLength": MAX_NAME_BYTES, "pattern": pattern})
 }
 
-/// `dispatch.forward`
-#[derive(Debug, Clone, PartialEq)]
-pub struct Forward {
-    /// `dispatch.forward.exchange`; empty for the default exchange.
-    pub exchange: String,
-    /// `dispatch.forward.routing-key`, or `None` to keep each job's own.
-    pub routing_key: Option<RoutingKey>,
-    /// `dispatch.forward.done`
-    pub done: bool,
-    /// `dispatch.forward.timeout`
-    pub timeout: Duration,
+section! {
+    /// `dispatch.forward`
+    #[derive(Debug, Clone, PartialEq)]
+    optional struct Forward {
+        /// `dispatch.forward.exchange`; empty for the default exchange.
+        pub exchange: String = or_empty(&EXCHANGE),
+        /// `dispatch.forward.routing-key`, or `None` to keep each job's own.
+        pub routing_key: Option<RoutingKey> = ConfigInput::routing_key,
+        /// `dispatch.forward.done`
+        pub done: bool = DONE,
+        /// `dispatch.forward.timeout`
+        pub timeout: Duration = TIMEOUT,
+    }
+    |input| {
+        if input.lacks(&EXCHANGE.key) && input.lacks(&ROUTING_KEY.key) {
+            let words = "has no effect without dispatch.forward.exchange or \
+                dispatch.forward.routing-key; set one of them or remove this key";
+            return input.unused("dispatch.forward.", words);
+        }
+        let (to, key) = (exchange.as_ref()?, routing_key.as_ref()?);
+        let is_nowhere = to.is_empty() && key.as_ref().is_some_and(|key| key.text.is_empty());
+        let words = "is empty, and so is the exchange, but no queue has an empty name; set it to \
+            the queue of your workers";
+        input.check(&ROUTING_KEY.key, is_nowhere.then_some(words))?;
+        input.shown.set(&EXCHANGE.key, to);
+    }
 }
 
 /// `dispatch.forward.routing-key`
@@ -71,48 +87,20 @@ pub struct RoutingKey {
 }
 
 impl ConfigInput {
-    /// Reads the section. Returns `Some(None)` if it names no target, and `None` after a problem.
-    pub(crate) fn forward(&mut self) -> Option<Option<Forward>> {
-        let exchange = self.optional(&EXCHANGE);
-        let routing_key = self.optional(&ROUTING_KEY);
-        let done = self.get(&DONE);
-        let timeout = self.get(&TIMEOUT);
-        let (exchange, routing_key) = (exchange?, routing_key?);
-        let (done, timeout) = (done?, timeout?);
-        if exchange.is_none() && routing_key.is_none() {
-            let key = DONE.changed(&done).or(TIMEOUT.changed(&timeout));
-            let words = "has no effect without dispatch.forward.exchange or dispatch.forward.routing-key; \
-                set one of them or remove this key";
-            return self.unused("dispatch.forward.", key, words);
-        }
-        let no_exchange = exchange.as_ref().is_none_or(String::is_empty);
-        let no_queue = no_exchange && routing_key.as_ref().is_some_and(String::is_empty);
-        let words = "is empty, and so is the exchange, but no queue has an empty name; set it to \
-            the queue of your workers";
-        self.check(&ROUTING_KEY.key, no_queue.then_some(words))?;
-        let routing_key = match routing_key {
-            None => None,
-            Some(text) => {
-                let mut carried = CarriedFields::default();
-                let of_jobs = placeholders::header(&text, ROUTING_KEY.key.path, &mut carried);
-                let of_jobs = self.valid(&ROUTING_KEY.key, of_jobs)?;
-                let has_secret = of_jobs.as_ref().is_some_and(Template::has_secret);
-                let words = "has {secret:tenant}; a routing key must not contain a secret";
-                self.check(&ROUTING_KEY.key, has_secret.then_some(words))?;
-                Some(RoutingKey {
-                    text,
-                    of_jobs,
-                    carried,
-                })
-            }
+    fn routing_key(&mut self) -> Option<Option<RoutingKey>> {
+        let Some(text) = self.optional(&ROUTING_KEY)? else {
+            return Some(None);
         };
-        let exchange = exchange.unwrap_or_default();
-        self.shown.set(&EXCHANGE.key, &exchange);
-        Some(Some(Forward {
-            exchange,
-            routing_key,
-            done,
-            timeout,
+        let key = &ROUTING_KEY.key;
+        let mut carried = CarriedFields::default();
+        let of_jobs = self.valid(key, placeholders::header(&text, key.path, &mut carried))?;
+        let has_secret = of_jobs.as_ref().is_some_and(Template::has_secret);
+        let words = "has {secret:tenant}; a routing key must not contain a secret";
+        self.check(key, has_secret.then_some(words))?;
+        Some(Some(RoutingKey {
+            text,
+            of_jobs,
+            carried,
         }))
     }
 

@@ -19,8 +19,9 @@ use self::method::Method;
 use self::oauth2::{CLIENT_SECRET, OAuth2};
 use self::secrets::{OF_TENANTS, SecretFiles, Sign, signing_keys};
 use super::job::COST as COST_OF_JOBS;
-use super::placeholders::{self, UrlTemplates};
-use super::tls_keys::TlsKeys;
+use super::placeholders;
+use super::section::{or_empty, section};
+use super::tls_keys::{TlsKeys, tls};
 use crate::reading::error::{ConfigProblem, shown};
 use crate::reading::input::{ConfigInput, KeyEntry};
 use crate::reading::key::{
@@ -190,145 +191,103 @@ keys! {
             x-actual-cost.");
 }
 
-/// `dispatch.http`
-#[derive(Debug, Clone, PartialEq)]
-pub struct Http {
-    /// `dispatch.http.url`
-    pub url: SecretUrl,
-    /// `dispatch.http.ca-file`, `dispatch.http.cert-file` and `dispatch.http.key-file`
-    pub tls: Tls,
-    /// `dispatch.http.method`
-    pub method: Method,
-    /// Host and port of the URL, if they have placeholders.
-    pub host: Option<Template>,
-    /// Path and query of the URL, if they have placeholders.
-    pub target: Option<Template>,
-    /// `dispatch.http.headers`, `dispatch.http.headers-file` and `dispatch.http.idempotency-key`:
-    /// headers of each call.
-    pub headers: ConfiguredHeaders,
-    /// `dispatch.http.forward-headers`: names of jobs' headers to forward.
-    pub forward: Vec<String>,
-    /// `dispatch.http.secrets-folder` and `dispatch.http.default-secret-file`
-    pub secrets: Option<SecretFiles>,
-    /// `dispatch.http.sign`
-    pub sign: Sign,
-    /// `dispatch.http.sign-secrets`: the keys, or [`OF_TENANTS`] if each tenant has its own.
-    pub sign_secrets: Option<Secret>,
-    /// `dispatch.http.oauth2`: where calls get their access tokens from.
-    pub oauth2: Option<OAuth2>,
-    /// `dispatch.http.api`
-    pub api: Option<ApiName>,
-    /// Whether `job.cost` is not set although there is a `dispatch.http.api`.
-    pub lacks_cost: bool,
-    /// `dispatch.http.answers` and `dispatch.http.cost` with the rules of `dispatch.http.api`: the
-    /// meanings of answers.
-    pub answers: Answers,
-    /// `dispatch.http.proxy`
-    pub proxy: Option<SecretUrl>,
-    /// `dispatch.http.http2`: whether to use HTTP/2 if a server with TLS offers it.
-    pub http2: bool,
-    /// `dispatch.http.timeout`: time limit of a call, including its connection.
-    pub timeout: Duration,
-    /// `dispatch.http.abandoned`: how long a call without an answer in time counts as in flight.
-    pub abandoned: Duration,
-    /// The values of jobs that calls carry.
-    pub carried: CarriedFields,
+section! {
+    /// `dispatch.http`
+    #[derive(Debug, Clone, PartialEq)]
+    optional struct Http {
+        /// `dispatch.http.url`
+        pub url: SecretUrl = URL,
+        /// `dispatch.http.ca-file`, `dispatch.http.cert-file` and `dispatch.http.key-file`
+        pub tls: Tls = tls(TLS),
+        /// `dispatch.http.method`
+        pub method: Method = METHOD,
+        /// Host and port of the URL, if they have placeholders.
+        pub host: Option<Template>,
+        /// Path and query of the URL, if they have placeholders.
+        pub target: Option<Template>,
+        /// `dispatch.http.headers`, `dispatch.http.headers-file` and
+        /// `dispatch.http.idempotency-key`: headers of each call.
+        pub headers: ConfiguredHeaders,
+        /// `dispatch.http.forward-headers`: names of jobs' headers to forward.
+        pub forward: Vec<String> = or_empty(&FORWARD_HEADERS),
+        /// `dispatch.http.secrets-folder` and `dispatch.http.default-secret-file`
+        pub secrets: Option<SecretFiles>,
+        /// `dispatch.http.sign`
+        pub sign: Sign = SIGN,
+        /// `dispatch.http.sign-secrets`: the keys, or [`OF_TENANTS`] if each tenant has its own.
+        pub sign_secrets: Option<Secret> = SIGN_SECRETS,
+        /// `dispatch.http.oauth2`: where calls get their access tokens from.
+        pub oauth2: Option<OAuth2> = OAuth2::read_if,
+        /// `dispatch.http.api`
+        pub api: Option<ApiName> = API,
+        /// Whether `job.cost` is not set although there is a `dispatch.http.api`.
+        pub lacks_cost: bool,
+        /// `dispatch.http.answers` and `dispatch.http.cost` with the rules of `dispatch.http.api`:
+        /// the meanings of answers.
+        pub answers: Answers,
+        /// `dispatch.http.proxy`
+        pub proxy: Option<SecretUrl> = PROXY,
+        /// `dispatch.http.http2`: whether to use HTTP/2 if a server with TLS offers it.
+        pub http2: bool = HTTP2,
+        /// `dispatch.http.timeout`: time limit of a call, including its connection.
+        pub timeout: Duration = TIMEOUT,
+        /// `dispatch.http.abandoned`: how long a call without an answer in time counts as in
+        /// flight.
+        pub abandoned: Duration = ABANDONED,
+        /// The values of jobs that calls carry.
+        pub carried: CarriedFields,
+    }
+    |input| {
+        let mut values = CarriedFields::default();
+        let idempotency_key = input.get(&IDEMPOTENCY_KEY);
+        let text = url.as_ref().map_or("", SecretUrl::expose);
+        let host = placeholders::host(text, URL.key.path, &mut values);
+        let target = placeholders::target(text, URL.key.path, &mut values);
+        let (host, target) = (input.valid(&URL.key, host), input.valid(&URL.key, target));
+        let headers = input.headers(url.as_ref(), &HEADERS.key, &mut values);
+        let profile = api.flatten().map(|api| ApiProfile::of(api).rules);
+        let answers = input.answers(&ANSWERS.key, &COST.key, profile);
+        let files = input.secret_files(&SECRETS_FOLDER, &DEFAULT_SECRET_FILE);
+        let signed = input.check_sign(sign, sign_secrets.as_ref(), headers.as_ref());
+        let others = (url.as_ref(), headers.as_ref(), forward.as_deref());
+        let client = oauth2.as_ref().and_then(Option::as_ref);
+        let authorized = client.map_or(Some(()), |_| input.check_authorization(others));
+        signed.and(authorized)?;
+        if input.lacks(&URL.key) {
+            input.shown.drop_section("dispatch.http.");
+            return Some(None);
+        }
+        if !url.as_ref()?.has_scheme("https") && !client.is_some_and(OAuth2::has_tls) {
+            input.tls_unused(TLS, "dispatch.http.url begin with https://")?;
+        }
+        let (headers, idempotency_key) = (headers?, idempotency_key?);
+        input.shown.set(&HEADERS.key, &headers);
+        let key = ShownValue::text(idempotency_key.as_deref().unwrap_or("false"));
+        input.shown.set(&IDEMPOTENCY_KEY.key, &key);
+        let headers = input.idempotent(headers, idempotency_key.as_deref(), &mut values)?;
+        let own_keys = sign_secrets.as_ref()?.as_ref();
+        let own_keys = own_keys.is_some_and(|keys| keys.expose() == OF_TENANTS);
+        let mut of_headers = headers.of_jobs.iter().map(|(_, value)| value);
+        let uses = [
+            (target.as_ref()?.as_ref().is_some_and(Template::has_secret), &URL.key),
+            (of_headers.any(Template::has_secret), &HEADERS.key),
+            (own_keys && sign != Some(Sign::None), &SIGN_SECRETS.key),
+            (client.is_some_and(OAuth2::has_secrets_of_tenants), &CLIENT_SECRET.key),
+        ];
+        let used = uses.into_iter().find(|(is_used, _)| *is_used).map(|(_, key)| key);
+        let keys = (&SECRETS_FOLDER, &DEFAULT_SECRET_FILE);
+        let secrets = input.used_secrets(keys, files?, used);
+        values.forward.clone_from(forward.as_ref()?);
+        let twice = values.forward.iter().find(|name| headers.has_named(name));
+        let words = "is also in dispatch.http.headers; keep one of them";
+        let twice = twice.map(|name| format!("{} {words}", shown(name)));
+        input.check(&FORWARD_HEADERS.key, twice)?;
+        let lacks_cost = Some(api?.is_some() && input.lacks(&COST_OF_JOBS.key));
+        let (headers, carried) = (Some(headers), Some(values));
+    }
 }
 
 impl ConfigInput {
-    /// Reads the section. Returns `Some(None)` without a URL, and `None` after a problem.
-    pub(crate) fn http(&mut self) -> Option<Option<Http>> {
-        let mut carried = CarriedFields::default();
-        let url = self.optional(&URL);
-        let method = self.get(&METHOD);
-        let forward = self.optional(&FORWARD_HEADERS);
-        let idempotency_key = self.get(&IDEMPOTENCY_KEY);
-        let http2 = self.get(&HTTP2);
-        let proxy = self.optional(&PROXY);
-        let timeout = self.get(&TIMEOUT);
-        let abandoned = self.get(&ABANDONED);
-        let tls = self.tls(TLS);
-        let url_known = url.as_ref().and_then(Option::as_ref);
-        let templates = self.url_templates(url_known, &mut carried);
-        let headers = self.headers(url_known, &HEADERS, &HEADERS_FILE, &mut carried);
-        let api = self.optional(&API);
-        let profile = api.flatten().map(|api| ApiProfile::of(api).rules);
-        let answers = self.answers(&ANSWERS.key, &COST.key, profile);
-        let secret_files = self.secret_files(&SECRETS_FOLDER, &DEFAULT_SECRET_FILE);
-        let sign = self.sign(headers.as_ref());
-        let forwarded = forward.as_ref().and_then(Option::as_deref);
-        let oauth2 = self.oauth2(url_known, headers.as_ref(), forwarded.unwrap_or_default());
-        let (url, tls, headers, http2) = (url?, tls?, headers?, http2?);
-        let (answers, timeout, abandoned) = (answers?, timeout?, abandoned?);
-        let (method, forward) = (method?, forward?.unwrap_or_default());
-        let (idempotency_key, UrlTemplates { host, target }) = (idempotency_key?, templates?);
-        let (sign, sign_secrets) = sign?;
-        let (secret_files, oauth2, proxy) = (secret_files?, oauth2?, proxy?);
-        let Some(url) = url else {
-            self.shown.drop_section("dispatch.http.");
-            return Some(None);
-        };
-        if !url.has_scheme("https") && !oauth2.as_ref().is_some_and(OAuth2::has_tls) {
-            self.tls_unused(TLS, "dispatch.http.url begin with https://")?;
-        }
-        self.shown.set(&HEADERS.key, &headers);
-        let idempotency = ShownValue::text(idempotency_key.as_deref().unwrap_or("false"));
-        self.shown.set(&IDEMPOTENCY_KEY.key, &idempotency);
-        let headers = self.idempotent(headers, idempotency_key.as_deref(), &mut carried)?;
-        let own_keys = (sign_secrets.as_ref()).is_some_and(|keys| keys.expose() == OF_TENANTS);
-        let own_client = (oauth2.as_ref()).is_some_and(OAuth2::has_secrets_of_tenants);
-        let mut of_headers = headers.of_jobs.iter().map(|(_, value)| value);
-        let uses = [
-            (target.as_ref().is_some_and(Template::has_secret), &URL.key),
-            (of_headers.any(Template::has_secret), &HEADERS.key),
-            (own_keys && sign != Sign::None, &SIGN_SECRETS.key),
-            (own_client, &CLIENT_SECRET.key),
-        ];
-        let used = uses.into_iter().find(|(is_used, _)| *is_used);
-        let used = used.map(|(_, key)| key);
-        let keys = (&SECRETS_FOLDER, &DEFAULT_SECRET_FILE);
-        let secrets = self.used_secrets(keys, secret_files, used)?;
-        carried.forward.clone_from(&forward);
-        let twice = forward.iter().find(|name| headers.has_named(name));
-        let words = "is also in dispatch.http.headers; keep one of them";
-        let twice = twice.map(|name| format!("{} {words}", shown(name)));
-        self.check(&FORWARD_HEADERS.key, twice)?;
-        Some(Some(Http {
-            url,
-            method,
-            host,
-            target,
-            tls,
-            headers,
-            forward,
-            secrets,
-            sign,
-            sign_secrets,
-            oauth2,
-            lacks_cost: api.flatten().is_some() && self.entry(&COST_OF_JOBS.key).is_none(),
-            api: api?,
-            answers,
-            proxy,
-            http2,
-            timeout,
-            abandoned,
-            carried,
-        }))
-    }
-
-    /// Reads the placeholders of the URL, if there is one.
-    fn url_templates(
-        &mut self,
-        url: Option<&SecretUrl>,
-        carried: &mut CarriedFields,
-    ) -> Option<UrlTemplates> {
-        let Some(url) = url else {
-            return Some(UrlTemplates::default());
-        };
-        let templates = placeholders::of_url(url.expose(), URL.key.path, carried);
-        self.valid(&URL.key, templates)
-    }
-
     /// Reports a key of `dispatch.http` that has no effect because the key `dispatch_kind`
     /// dispatches the jobs.
     pub(super) fn no_calls_beside(&mut self, dispatch_kind: &str) -> Option<()> {
@@ -343,23 +302,24 @@ impl ConfigInput {
         None
     }
 
-    /// Reads how calls are signed and with which keys. `headers` are the configured headers, unless
+    /// Checks how calls are signed and with which keys. `headers` are the configured headers, unless
     /// one is invalid.
-    fn sign(&mut self, headers: Option<&ConfiguredHeaders>) -> Option<(Sign, Option<Secret>)> {
-        let how = self.get(&SIGN);
-        let keys = self.optional(&SIGN_SECRETS);
-        let (how, keys) = (how?, keys?);
-        if how == Sign::StandardWebhooks {
-            let words =
-                "needs keys: set dispatch.http.sign-secrets or dispatch.http.sign-secrets-file";
-            self.check(&SIGN.key, keys.is_none().then_some(words))?;
-            let is_set = |name: &&&str| headers.is_some_and(|headers| headers.has_named(name));
-            let twice = SIGNATURE_HEADERS.iter().find(is_set).map(|name| {
-                format!("sets {name}, and dispatch.http.headers sets it, too; keep one of them")
-            });
-            self.check(&SIGN.key, twice)?;
+    fn check_sign(
+        &mut self,
+        how: Option<Sign>,
+        keys: Option<&Option<Secret>>,
+        headers: Option<&ConfiguredHeaders>,
+    ) -> Option<()> {
+        if how? == Sign::None {
+            return Some(());
         }
-        Some((how, keys))
+        let words = "needs keys: set dispatch.http.sign-secrets or dispatch.http.sign-secrets-file";
+        self.check(&SIGN.key, keys?.is_none().then_some(words))?;
+        let is_set = |name: &&&str| headers.is_some_and(|headers| headers.has_named(name));
+        let twice = SIGNATURE_HEADERS.iter().find(is_set).map(|name| {
+            format!("sets {name}, and dispatch.http.headers sets it, too; keep one of them")
+        });
+        self.check(&SIGN.key, twice)
     }
 
     /// Returns `headers` with the header of `dispatch.http.idempotency-key`.

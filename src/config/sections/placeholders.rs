@@ -30,15 +30,6 @@ const MIN_FIXED_LABELS: usize = 2;
 const HOST_FORM: &str = "a host with placeholders must have the form {tenant}.example.com: each \
     placeholder is a whole label, and the part behind them is a domain with a dot";
 
-/// The parts of a URL that differ between jobs.
-#[derive(Debug, Default)]
-pub(super) struct UrlTemplates {
-    /// Host and port, if the host has placeholders.
-    pub host: Option<Template>,
-    /// Path and query, if they have placeholders.
-    pub target: Option<Template>,
-}
-
 /// A part of a text.
 enum TextToken<'t> {
     Literal(&'t str),
@@ -139,21 +130,6 @@ pub(crate) fn header(
     Ok(has_some.then_some(Template(parts)))
 }
 
-/// Parses the parts of `url` that have placeholders, encoded as they are sent.
-///
-/// # Errors
-/// A placeholder is unknown or in the wrong place. No part of the URL is in the message.
-pub(super) fn of_url(
-    url: &str,
-    key: &'static str,
-    carried: &mut CarriedFields,
-) -> Result<UrlTemplates, ValueError> {
-    Ok(UrlTemplates {
-        host: host(url, key, carried)?,
-        target: target(url, key, carried)?,
-    })
-}
-
 /// Parses host and port of `url`. Returns `None` if they have no placeholder.
 ///
 /// # Errors
@@ -226,7 +202,7 @@ pub(crate) fn host(
 ///
 /// # Errors
 /// A placeholder is unknown or in the wrong place. No part of the URL is in the message.
-fn target(
+pub(super) fn target(
     url: &str,
     key: &'static str,
     carried: &mut CarriedFields,

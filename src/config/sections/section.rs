@@ -43,33 +43,58 @@ pub(crate) fn or_empty<T: Show + Default>(
 }
 
 /// Declares a section whose fields have [`Source`]s, and implements [`Section`]. Defines the struct,
-/// unless `impl` names an existing one. The block behind it checks what several keys have in common:
-/// it sees each field as an `Option`, which is `None` after a problem, and returns `None` after a
-/// problem of its own.
+/// unless `impl` names an existing one. The block behind it checks what several keys have in common,
+/// and computes fields without a source: each field is an `Option` in it, which is `None` after a
+/// problem. The block returns `None` after a problem of its own.
+///
+/// An `optional struct` gets `read_if` instead, whose block returns `Some(None)` if the section is
+/// not used.
 macro_rules! section {
     ($(#[$of_section:meta])* pub struct $section:ident {
-        $($(#[$of_field:meta])* $vis:vis $field:ident: $type:ty = $source:expr,)+
+        $($(#[$of_field:meta])* $vis:vis $field:ident: $type:ty $(= $source:expr)?,)+
     } $(|$input:ident| { $($check:tt)* })?) => {
         $(#[$of_section])*
         pub struct $section {
             $($(#[$of_field])* $vis $field: $type,)+
         }
 
-        $crate::sections::section::section! {
-            impl $section { $($field: $type = $source,)+ } $(|$input| { $($check)* })?
-        }
-    };
-    (impl $section:ident {
-        $($field:ident $(: $type:ty)? = $source:expr,)+
-    } $(|$input:ident| { $($check:tt)* })?) => {
         impl $crate::sections::section::Section for $section {
             fn read(input: &mut $crate::reading::input::ConfigInput) -> Option<Self> {
                 // All fields are read before the first `?`, so that all problems are reported at
                 // once.
-                $(let $field $(: Option<$type>)? =
-                    $crate::sections::section::Source::read(&$source, input);)+
+                $($(let $field: Option<$type> =
+                    $crate::sections::section::Source::read(&$source, input);)?)+
                 $(let $input = input; $($check)*)?
                 Some(Self { $($field: $field?,)+ })
+            }
+        }
+    };
+    (impl $section:ident { $($field:ident = $source:expr,)+ }) => {
+        impl $crate::sections::section::Section for $section {
+            fn read(input: &mut $crate::reading::input::ConfigInput) -> Option<Self> {
+                $(let $field = $crate::sections::section::Source::read(&$source, input);)+
+                Some(Self { $($field: $field?,)+ })
+            }
+        }
+    };
+    ($(#[$of_section:meta])* optional struct $section:ident {
+        $($(#[$of_field:meta])* $vis:vis $field:ident: $type:ty $(= $source:expr)?,)+
+    } |$input:ident| { $($check:tt)* }) => {
+        $(#[$of_section])*
+        pub struct $section {
+            $($(#[$of_field])* $vis $field: $type,)+
+        }
+
+        impl $section {
+            /// Reads the section. Returns `Some(None)` if it is not used, and `None` after a
+            /// problem.
+            pub(crate) fn read_if(
+                $input: &mut $crate::reading::input::ConfigInput,
+            ) -> Option<Option<Self>> {
+                $($(let $field: Option<$type> =
+                    $crate::sections::section::Source::read(&$source, $input);)?)+
+                $($check)*
+                Some(Some(Self { $($field: $field?,)+ }))
             }
         }
     };

@@ -392,6 +392,12 @@ fn an_access_token_needs_a_client_and_is_the_only_authorization() {
                 .to_owned(),
         ),
         (
+            with("client-auth: post", ""),
+            "dispatch.http.oauth2.client-auth: has no effect without \
+            dispatch.http.oauth2.token-url; set that or remove this key"
+                .to_owned(),
+        ),
+        (
             with("token-url: 'https://login/t', client-secret: hunter2", ""),
             format!("{url}: needs a client: set dispatch.http.oauth2.client-id"),
         ),

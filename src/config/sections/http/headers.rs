@@ -9,7 +9,7 @@ use serde_json::{Value as Json, json};
 
 use crate::reading::error::shown;
 use crate::reading::input::ConfigInput;
-use crate::reading::key::Setting;
+use crate::reading::key::ConfigKey;
 use crate::reading::parse::{self, ValueError, wrong};
 use crate::reading::shown_value::{Show, ShownValue};
 use crate::reading::yaml::{self, Raw, YamlField};
@@ -84,23 +84,23 @@ impl Show for ConfiguredHeaders {
 }
 
 impl ConfigInput {
-    /// Reads the headers of both settings. `url` may contain a user, which sets one of the headers.
+    /// Reads the headers of `key` and of its file. `url` may contain a user, which sets one of the headers.
     pub(crate) fn headers(
         &mut self,
         url: Option<&SecretUrl>,
-        setting: &Setting<Raw>,
-        file: &Setting<String>,
+        key: &'static ConfigKey,
         carried: &mut CarriedFields,
     ) -> Option<ConfiguredHeaders> {
         let mut headers = ConfiguredHeaders::default();
         let has_user = url.is_some_and(has_user);
-        let here = self.entry(&setting.key).map(|entry| Ok(entry.raw.clone()));
+        let file = key.file?;
+        let here = self.entry(key).map(|entry| Ok(entry.raw.clone()));
         let there = self.entry(&file.key).map(|entry| {
             let text = self.named_file(entry, file);
             text.and_then(|text| in_file(&text))
         });
         let mut good = true;
-        for (key, read) in [(&setting.key, here), (&file.key, there)] {
+        for (key, read) in [(key, here), (&file.key, there)] {
             let mistakes = match read {
                 Some(Ok(raw)) => add_all((&mut headers, carried), &raw, key.path, has_user),
                 Some(Err(words)) => vec![words],

@@ -8,11 +8,12 @@ use super::headers::{ConfiguredHeaders, has_user};
 use super::secrets::OF_TENANTS;
 use crate::reading::error::shown;
 use crate::reading::input::ConfigInput;
-use crate::reading::key::{ConfigKey, choice, file, keys, text, url};
+use crate::reading::key::{choice, file, keys, text, url};
 use crate::reading::parse::{self, ValueError, hint, wrong};
 use crate::reading::shown_value::{ShownValue, show};
 use crate::reading::yaml::Raw;
 use crate::sections::placeholders;
+use crate::sections::section::section;
 use crate::shape;
 use crate::values::secret::{Secret, SecretUrl};
 use crate::values::urls::UrlForm;
@@ -133,22 +134,41 @@ keys! {
         .about("Audience that is requested for the token.");
 }
 
-/// `dispatch.http.oauth2`
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct OAuth2 {
-    /// `dispatch.http.oauth2.token-url`
-    pub token_url: SecretUrl,
-    /// `dispatch.http.oauth2.client-id`, or `None` if each tenant's secret contains it, as
-    /// `client-id:client-secret`.
-    pub client_id: Option<String>,
-    /// `dispatch.http.oauth2.client-secret`
-    pub client_secret: Secret,
-    /// `dispatch.http.oauth2.client-auth`
-    pub client_auth: ClientAuth,
-    /// `dispatch.http.oauth2.scope`
-    pub scope: Option<String>,
-    /// `dispatch.http.oauth2.audience`
-    pub audience: Option<String>,
+section! {
+    /// `dispatch.http.oauth2`
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    optional struct OAuth2 {
+        /// `dispatch.http.oauth2.token-url`
+        pub token_url: SecretUrl = TOKEN_URL,
+        /// `dispatch.http.oauth2.client-id`, or `None` if each tenant's secret contains it, as
+        /// `client-id:client-secret`.
+        pub client_id: Option<String> = CLIENT_ID,
+        /// `dispatch.http.oauth2.client-secret`
+        pub client_secret: Secret = CLIENT_SECRET,
+        /// `dispatch.http.oauth2.client-auth`
+        pub client_auth: ClientAuth = CLIENT_AUTH,
+        /// `dispatch.http.oauth2.scope`
+        pub scope: Option<String> = SCOPE,
+        /// `dispatch.http.oauth2.audience`
+        pub audience: Option<String> = AUDIENCE,
+    }
+    |input| {
+        let key = &TOKEN_URL.key;
+        if input.lacks(key) {
+            let words = "has no effect without dispatch.http.oauth2.token-url; set that or remove \
+                this key";
+            return input.unused("dispatch.http.oauth2.", words);
+        }
+        let words = "contains a user; set dispatch.http.oauth2.client-id and client-secret instead";
+        input.check(key, has_user(token_url.as_ref()?).then_some(words))?;
+        let words = "needs the client's secret: set dispatch.http.oauth2.client-secret or \
+            dispatch.http.oauth2.client-secret-file";
+        input.check(key, input.lacks(&CLIENT_SECRET.key).then_some(words))?;
+        let is_named = client_id.as_ref()?.is_some();
+        let lacks_client = !is_named && client_secret.as_ref()?.expose() != OF_TENANTS;
+        let words = "needs a client: set dispatch.http.oauth2.client-id";
+        input.check(key, lacks_client.then_some(words))?;
+    }
 }
 
 /// `dispatch.http.oauth2.client-auth`
@@ -192,48 +212,23 @@ impl OAuth2 {
 }
 
 impl ConfigInput {
-    /// Reads how tokens are fetched. Returns `Some(None)` if calls carry none, and `None` after a
-    /// problem. `url`, `headers` and `forward` are the other sources of a call's headers, unless
-    /// they are invalid.
-    pub(crate) fn oauth2(
+    /// Reports another source of a call's authorization than the access tokens: `url`, `headers` or
+    /// `forward`, unless they are invalid.
+    pub(crate) fn check_authorization(
         &mut self,
-        url: Option<&SecretUrl>,
-        headers: Option<&ConfiguredHeaders>,
-        forward: &[String],
-    ) -> Option<Option<OAuth2>> {
-        let token_url = self.optional(&TOKEN_URL);
-        let client_id = self.optional(&CLIENT_ID);
-        let client_secret = self.optional(&CLIENT_SECRET);
-        let client_auth = self.get(&CLIENT_AUTH);
-        let scope = self.optional(&SCOPE);
-        let audience = self.optional(&AUDIENCE);
-        let (token_url, client_id, client_secret) = (token_url?, client_id?, client_secret?);
-        let (client_auth, scope, audience) = (client_auth?, scope?, audience?);
-        let key = &TOKEN_URL.key;
-        let Some(token_url) = token_url else {
-            // A key with a default may be set as in the sample file.
-            let is_set = |key: &&ConfigKey| key.default.is_none() && self.entry(key).is_some();
-            let set = KEYS.iter().copied().find(is_set);
-            let words = "has no effect without dispatch.http.oauth2.token-url; set that or remove \
-                this key";
-            return self.unused("dispatch.http.oauth2.", set, words);
-        };
-        let words = "contains a user; set dispatch.http.oauth2.client-id and client-secret instead";
-        self.check(key, has_user(&token_url).then_some(words))?;
-        let Some(client_secret) = client_secret else {
-            let words = "needs the client's secret: set dispatch.http.oauth2.client-secret or dispatch.http.oauth2.client-secret-file";
-            return self.wrong(key, words);
-        };
-        let lacks_client = client_id.is_none() && client_secret.expose() != OF_TENANTS;
-        let words = "needs a client: set dispatch.http.oauth2.client-id";
-        self.check(key, lacks_client.then_some(words))?;
-        let is_authorization = |name: &String| name.eq_ignore_ascii_case(AUTHORIZATION.as_str());
+        (url, headers, forward): (
+            Option<&SecretUrl>,
+            Option<&ConfiguredHeaders>,
+            Option<&[String]>,
+        ),
+    ) -> Option<()> {
         let in_headers = headers.is_some_and(|headers| headers.has(&AUTHORIZATION));
+        let mut names = forward.unwrap_or_default().iter();
         let others = [
             (url.is_some_and(has_user), "the user in dispatch.http.url"),
             (in_headers, "dispatch.http.headers"),
             (
-                forward.iter().any(is_authorization),
+                names.any(|name| name.eq_ignore_ascii_case(AUTHORIZATION.as_str())),
                 "dispatch.http.forward-headers",
             ),
         ];
@@ -241,14 +236,6 @@ impl ConfigInput {
         let words = other.map(|(_, other)| {
             format!("sets authorization, and {other} sets it, too; keep one of them")
         });
-        self.check(key, words)?;
-        Some(Some(OAuth2 {
-            token_url,
-            client_id,
-            client_secret,
-            client_auth,
-            scope,
-            audience,
-        }))
+        self.check(&TOKEN_URL.key, words)
     }
 }
