@@ -36,7 +36,7 @@ section! {
         pub amqp: Amqp = Amqp::read,
         /// Redis.
         #[doc(hidden)]
-        pub redis: Redis = ConfigInput::redis,
+        pub redis: Redis = Redis::read,
         /// Locations of a job's fields.
         #[doc(hidden)]
         pub job: Fields = Fields::read,

@@ -2,8 +2,7 @@
 
 use std::time::Duration;
 
-use super::section::{Section as _, section};
-use crate::reading::input::ConfigInput;
+use super::section::section;
 use crate::reading::key::{HOUR, boolean, duration, integer, keys};
 
 keys! {
@@ -28,7 +27,7 @@ keys! {
 section! {
     /// `dispatch.breaker`
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-    pub struct BreakerConfig {
+    optional struct BreakerConfig {
         /// `dispatch.breaker.failures`: the number of consecutive failures that stops calls.
         pub failures: u32 = FAILURES,
         /// `dispatch.breaker.initial-interval`: the wait before the first probe.
@@ -36,18 +35,11 @@ section! {
         /// `dispatch.breaker.max-interval`: the longest wait between two probes.
         pub max_interval: Duration = MAX_INTERVAL,
     }
-}
-
-impl ConfigInput {
-    /// Reads the section. Returns `Some(None)` if the breaker is not enabled, and `None` after a
-    /// problem.
-    pub(crate) fn breaker(&mut self) -> Option<Option<BreakerConfig>> {
-        let breaker = BreakerConfig::read(self);
-        if self.get(&ENABLED)? {
-            return breaker.map(Some);
+    |input| {
+        if !input.get(&ENABLED)? {
+            input.shown.drop_section("dispatch.breaker.");
+            input.shown.set(&ENABLED.key, &false);
+            return Some(None);
         }
-        self.shown.drop_section("dispatch.breaker.");
-        self.shown.set(&ENABLED.key, &false);
-        breaker.map(|_| None)
     }
 }

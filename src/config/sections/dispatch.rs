@@ -32,7 +32,7 @@ section! {
         /// `dispatch.shutdown-timeout`: maximum time for running jobs after SIGTERM.
         pub shutdown_timeout: Duration = SHUTDOWN_TIMEOUT,
         /// `dispatch.breaker`, or `None` if it is not `enabled`.
-        pub breaker: Option<BreakerConfig> = ConfigInput::breaker,
+        pub breaker: Option<BreakerConfig> = BreakerConfig::read_if,
         /// `dispatch.results`
         pub results: Results = Results::read,
         /// `dispatch.http`. At most one of `http`, `exec` and `forward` is set. A worker with its

@@ -1,18 +1,20 @@
 //! `redis`: where Redis is, and how keys are named.
 
+use std::fmt;
+
 use serde_json::{Value as Json, json};
 
-use super::tls_keys::TlsKeys;
+use super::section::section;
+use super::tls_keys::{TlsKeys, tls};
 use crate::reading::input::ConfigInput;
 use crate::reading::key::{boolean, choice, file, keys, pem, text, url};
 use crate::reading::parse::{ValueError, text as parse_text, wrong};
 use crate::reading::shown_value::{ShownValue, show};
 use crate::reading::yaml::Raw;
-use crate::values::redis_servers::{
-    RedisServers, RedisTopology, ScriptCommand, has_database, has_tls,
-};
+use crate::values::redis_servers::{RedisTopology, ScriptCommand, has_database, has_tls};
 use crate::values::secret::SecretUrl;
-use crate::values::urls::{UrlForm, difference};
+use crate::values::tls::Tls;
+use crate::values::urls::{UrlForm, difference, join};
 use rules::policy::Policy;
 use rules::slots::hash_tag;
 
@@ -68,16 +70,74 @@ keys! {
         .note("`eval` is for [proxies](DEPLOYMENT.md#redis-behind-a-proxy) that refuse SCRIPT.");
 }
 
-/// `redis`
-#[derive(Debug, Clone, PartialEq)]
-pub struct Redis {
-    /// `redis.url`, and the keys that belong to it.
-    pub url: RedisServers,
-    /// `redis.prefix`: prefix of every key.
-    pub prefix: String,
+section! {
+    /// `redis`
+    #[derive(Debug, Clone, PartialEq)]
+    pub struct Redis {
+        /// `redis.url`, and the keys that belong to it.
+        pub url: RedisServers = RedisServers::read,
+        /// `redis.prefix`: prefix of every key.
+        pub prefix: String = PREFIX,
+    }
+    |input| {
+        let (servers, tag) = (url.as_ref()?, hash_tag(prefix.as_ref()?));
+        let is_eval = servers.scripts == ScriptCommand::Eval;
+        let scattered = is_eval && servers.topology != RedisTopology::Cluster && tag.is_none();
+        let words = "is eval, but redis.prefix has no hash tag by which a proxy sends all keys to \
+            one server; set redis.prefix to {rlaas}:rate_limit, for example";
+        input.check(&SCRIPTS.key, scattered.then_some(words))?;
+    }
+}
+
+section! {
+    /// `redis.url`, and the keys that belong to it. `Display` and `Debug` show no password.
+    #[derive(Debug, Clone, PartialEq)]
+    pub struct RedisServers {
+        /// `redis.url`: at least one URL. Several are the seeds of a cluster. With Sentinel, the
+        /// host is the primary's name.
+        pub urls: Vec<SecretUrl> = URL,
+        /// Type of the servers.
+        pub topology: RedisTopology,
+        /// `redis.ca-file`, `redis.cert-file` and `redis.key-file`
+        pub tls: Tls = tls(TLS),
+        /// `redis.scripts`
+        pub scripts: ScriptCommand = SCRIPTS,
+    }
+    |input| {
+        let (cluster, sentinels) = (input.optional(&CLUSTER), input.optional(&SENTINELS));
+        let topology = input.topology(urls.as_ref()?, cluster?, sentinels?);
+    }
 }
 
 show!(ShownValue::named => ScriptCommand);
+
+impl From<&SecretUrl> for RedisServers {
+    /// Returns a single server.
+    fn from(url: &SecretUrl) -> Self {
+        Self {
+            urls: vec![url.clone()],
+            topology: RedisTopology::Single,
+            tls: Tls::default(),
+            scripts: ScriptCommand::default(),
+        }
+    }
+}
+
+impl From<&RedisServers> for RedisServers {
+    fn from(servers: &RedisServers) -> Self {
+        servers.clone()
+    }
+}
+
+impl fmt::Display for RedisServers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&join(&self.urls))?;
+        match &self.topology {
+            RedisTopology::Sentinel(sentinels) => write!(f, " behind {}", join(sentinels)),
+            RedisTopology::Single | RedisTopology::Cluster => Ok(()),
+        }
+    }
+}
 
 impl Redis {
     /// Returns why this Redis can't keep the limits of `policy`, or `None` if it can.
@@ -98,27 +158,13 @@ impl Redis {
 }
 
 impl ConfigInput {
-    /// Reads the section. Returns `None` after a problem.
-    pub(crate) fn redis(&mut self) -> Option<Redis> {
-        let url = self.redis_servers();
-        let prefix = self.get(&PREFIX);
-        let (url, prefix) = (url?, prefix?);
-        let is_cluster = url.topology == RedisTopology::Cluster;
-        let scattered =
-            url.scripts == ScriptCommand::Eval && !is_cluster && hash_tag(&prefix).is_none();
-        let words = "is eval, but redis.prefix has no hash tag by which a proxy sends all keys to \
-            one server; set redis.prefix to {rlaas}:rate_limit, for example";
-        self.check(&SCRIPTS.key, scattered.then_some(words))?;
-        Some(Redis { url, prefix })
-    }
-
-    fn redis_servers(&mut self) -> Option<RedisServers> {
-        let url = self.get(&URL);
-        let sentinels = self.optional(&SENTINELS);
-        let cluster = self.optional(&CLUSTER);
-        let scripts = self.get(&SCRIPTS);
-        let tls = self.tls(TLS);
-        let (cluster, urls, sentinels, tls) = (cluster?, url?, sentinels?, tls?);
+    /// Returns the type of the servers, whose URLs fit it.
+    fn topology(
+        &mut self,
+        urls: &[SecretUrl],
+        cluster: Option<bool>,
+        sentinels: Option<Vec<SecretUrl>>,
+    ) -> Option<RedisTopology> {
         let topology = match (sentinels, cluster) {
             (Some(_), Some(true)) => {
                 let words = "is true and redis.sentinels is set; keep one of them";
@@ -140,11 +186,11 @@ impl ConfigInput {
         // Several URLs are a cluster even if the key is not set.
         let is_cluster = (topology == RedisTopology::Cluster).then_some(true);
         self.shown.set(&CLUSTER.key, &is_cluster);
-        self.check(&URL.key, difference(&urls))?;
+        self.check(&URL.key, difference(urls))?;
         let words = "selects a database, but a cluster has only database 0";
-        let selects = topology == RedisTopology::Cluster && has_database(&urls);
+        let selects = topology == RedisTopology::Cluster && has_database(urls);
         self.check(&URL.key, selects.then_some(words))?;
-        let mut encrypted = has_tls(&urls);
+        let mut encrypted = has_tls(urls);
         if let RedisTopology::Sentinel(sentinels) = &topology {
             encrypted |= has_tls(sentinels);
             self.check(&SENTINELS.key, difference(sentinels))?;
@@ -152,12 +198,7 @@ impl ConfigInput {
         if !encrypted {
             self.tls_unused(TLS, "the URLs begin with rediss://")?;
         }
-        Some(RedisServers {
-            urls,
-            topology,
-            tls,
-            scripts: scripts?,
-        })
+        Some(topology)
     }
 }
 

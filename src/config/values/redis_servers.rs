@@ -1,28 +1,10 @@
 //! Addresses of Redis: a single server, a cluster, or a primary behind Sentinel.
 
-use std::fmt;
-
 use strum::{IntoStaticStr, VariantArray};
 use url::Url;
 
 use super::secret::SecretUrl;
-use super::tls::Tls;
-use super::urls::join;
 use rules::named::Named;
-
-/// `redis.url`, and the keys that belong to it. `Display` and `Debug` show no password.
-#[derive(Debug, Clone, PartialEq)]
-pub struct RedisServers {
-    /// `redis.url`: at least one URL. Several are the seeds of a cluster. With Sentinel, the host
-    /// is the primary's name.
-    pub urls: Vec<SecretUrl>,
-    /// Type of the servers.
-    pub topology: RedisTopology,
-    /// `redis.ca-file`, `redis.cert-file` and `redis.key-file`
-    pub tls: Tls,
-    /// `redis.scripts`
-    pub scripts: ScriptCommand,
-}
 
 /// `redis.scripts`: the command that calls a script.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, IntoStaticStr, VariantArray)]
@@ -46,34 +28,6 @@ pub enum RedisTopology {
     Cluster,
     /// A primary that these sentinels (`redis.sentinels`) find.
     Sentinel(Vec<SecretUrl>),
-}
-
-impl From<&SecretUrl> for RedisServers {
-    /// Returns a single server.
-    fn from(url: &SecretUrl) -> Self {
-        Self {
-            urls: vec![url.clone()],
-            topology: RedisTopology::Single,
-            tls: Tls::default(),
-            scripts: ScriptCommand::default(),
-        }
-    }
-}
-
-impl From<&RedisServers> for RedisServers {
-    fn from(servers: &RedisServers) -> Self {
-        servers.clone()
-    }
-}
-
-impl fmt::Display for RedisServers {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&join(&self.urls))?;
-        match &self.topology {
-            RedisTopology::Sentinel(sentinels) => write!(f, " behind {}", join(sentinels)),
-            RedisTopology::Single | RedisTopology::Cluster => Ok(()),
-        }
-    }
 }
 
 /// Returns true if one of `urls` names a database other than 0.
