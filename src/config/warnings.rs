@@ -197,11 +197,10 @@ fn open_admin(admin: &Admin, found: &mut Vec<String>) {
 /// Adds limits that can never bind because another limit enforced with them is stricter in every
 /// respect.
 fn idle_limits(source: &LimitsSource<'_>, limits: &Limits, found: &mut Vec<String>) {
-    for (at, idle) in limits.iter().enumerate() {
-        // Limits that all tenants share are reported with the common limits only.
-        if idle.is_global() && *source != LimitsSource::Common {
-            continue;
-        }
+    // Limits that all tenants share are reported with the common limits only.
+    let is_ours = |limit: &Limit| *source == LimitsSource::Common || !limit.is_global();
+    let own = limits.iter().enumerate();
+    for (at, idle) in own.filter(|(_, limit)| is_ours(limit)) {
         let stricter = limits.iter().enumerate().find(|(other, limit)| {
             // The first of two equal limits is kept.
             *other != at && limit.implies(idle) && (*other < at || !idle.implies(limit))
@@ -219,10 +218,7 @@ fn idle_limits(source: &LimitsSource<'_>, limits: &Limits, found: &mut Vec<Strin
             ));
         }
     }
-    for shadow in limits.shadows() {
-        if shadow.is_global() && *source != LimitsSource::Common {
-            continue;
-        }
+    for shadow in limits.shadows().iter().filter(|limit| is_ours(limit)) {
         if let Some(stricter) = limits.iter().find(|limit| limit.implies(shadow)) {
             found.push(format!(
                 "{source}: the shadow limit {} would never make a job wait: the enforced limit {} \

@@ -55,9 +55,13 @@ impl<'r> LimitLayer<'r> {
         node: &Node<'r>,
     ) -> Result<(), ValueError> {
         self.values.push(node.clone());
-        let checked = setting.check(node.raw);
-        self.broken |= checked.is_err();
-        checked
+        setting.check(node.raw).or_else(|words| self.refuse(words))
+    }
+
+    /// Returns the problem of a value, which is wrong.
+    pub(crate) fn refuse(&mut self, words: ValueError) -> Result<(), ValueError> {
+        self.broken = true;
+        Err(words)
     }
 
     /// Returns the value of `setting`, if this layer sets a valid one.

@@ -23,15 +23,6 @@ const TENANTS: &str = limit_keys::TENANTS.key.path;
 /// Example of a list of limits, for errors.
 const LIST_EXAMPLE: &str = "such as [{name: second, max-requests: 10, window-size: 1}]";
 
-/// The items of a list of limits that are mappings.
-struct ListedLimits<'r> {
-    /// Their names, or `None` for an item without a usable name.
-    names: Vec<Option<String>>,
-    layers: Vec<LimitLayer<'r>>,
-    /// Whether all items are mappings with usable names.
-    is_whole: bool,
-}
-
 /// Reads the lists and mappings below `rate-limiter`.
 pub(super) struct LimitsReader<'a> {
     /// Problems found so far.
@@ -216,47 +207,47 @@ impl LimitsReader<'_> {
         for field in &fields {
             let name = field.name;
             let flat = FLAT.iter().find(|setting| setting.key().name() == name);
-            if let Some(setting) = flat {
-                if let Err(words) = layer.set(*setting, field) {
-                    self.wrong::<()>(field, words);
-                } else if name == "scope" && layer.is_global() && self.global.is_some() {
-                    layer.broken = true;
-                    let words = format!(
-                        "is global, but the quota of all tenants can't differ by plan or tenant; \
-                        move this limit to {LIMITS}, where it is enforced together with limits of \
-                        plans and tenants"
-                    );
-                    self.wrong::<()>(field, words);
-                }
-            } else if name == MAX_CONCURRENT && more.contains(&MAX_CONCURRENT) {
-                let fits = [MAX_CONCURRENT, "name", "scope"];
-                let mut beside = fields.iter().map(|field| field.name);
-                if let Some(other) = beside.find(|other| !fits.contains(other)) {
-                    let words = if other == SHADOW.key.name() {
-                        LimitError::Shadow(Algorithm::Concurrency).to_string()
-                    } else {
-                        format!(
+            let listed = more.contains(&name);
+            let read = match flat {
+                Some(setting) => layer.set(*setting, field).and_then(|()| {
+                    match name == "scope" && layer.is_global() && self.global.is_some() {
+                        false => Ok(()),
+                        true => layer.refuse(format!(
+                            "is global, but the quota of all tenants can't differ by plan or \
+                            tenant; move this limit to {LIMITS}, where it is enforced together \
+                            with limits of plans and tenants"
+                        )),
+                    }
+                }),
+                None if name == MAX_CONCURRENT && listed => {
+                    let fits = [MAX_CONCURRENT, "name", "scope"];
+                    let mut beside = fields.iter().map(|field| field.name);
+                    match beside.find(|other| !fits.contains(other)) {
+                        None => layer.set(&CONCURRENT, field),
+                        Some(other) if other == SHADOW.key.name() => {
+                            layer.refuse(LimitError::Shadow(Algorithm::Concurrency).to_string())
+                        }
+                        Some(other) => layer.refuse(format!(
                             "is set next to {other}; a limit of calls in flight has only a name \
                             and a scope"
-                        )
-                    };
-                    layer.broken = true;
-                    self.wrong::<()>(field, words);
-                } else if let Err(words) = layer.set(&CONCURRENT, field) {
-                    self.wrong::<()>(field, words);
+                        )),
+                    }
                 }
-            } else if name == MAX_CONCURRENT {
-                self.wrong::<()>(field, LIST_ONLY);
-            } else if !more.contains(&name) {
-                let flat = FLAT.iter().map(|setting| setting.key().name());
-                let known = flat.chain(more.iter().copied());
-                let hint = match closest(name, known) {
-                    Some(meant) => format!("did you mean {meant}?"),
-                    None => "docs/CONFIGURATION.md lists all keys".to_owned(),
-                };
-                let words = format!("unknown key {} in {}; {hint}", shown(name), mapping.path);
-                self.problems
-                    .push(ConfigProblem::new(field.at.clone(), words));
+                None if name == MAX_CONCURRENT => Err(LIST_ONLY.to_owned()),
+                None if listed => Ok(()),
+                None => {
+                    let flat = FLAT.iter().map(|setting| setting.key().name());
+                    let hint = match closest(name, flat.chain(more.iter().copied())) {
+                        Some(meant) => format!("did you mean {meant}?"),
+                        None => "docs/CONFIGURATION.md lists all keys".to_owned(),
+                    };
+                    let words = format!("unknown key {} in {}; {hint}", shown(name), mapping.path);
+                    (self.problems).push(ConfigProblem::new(field.at.clone(), words));
+                    Ok(())
+                }
+            };
+            if let Err(words) = read {
+                self.wrong::<()>(field, words);
             }
         }
         layer
@@ -266,11 +257,20 @@ impl LimitsReader<'_> {
     /// that has it.
     fn list(&mut self, node: &Node<'_>, outer: &[&LimitLayer<'_>]) -> Option<Limits> {
         let items = self.items(node)?;
-        let ListedLimits {
-            names,
-            layers,
-            is_whole,
-        } = self.listed_limits(&items);
+        let (mut names, mut layers) = (Vec::new(), Vec::new());
+        for item in &items {
+            let is_mapping = matches!(item.raw, Raw::Map(_));
+            let mut layer = self.layer(item, &["name", MAX_CONCURRENT]);
+            layer.broken |= !is_mapping;
+            layers.push(layer);
+            names.push(match is_mapping {
+                true => self.name(item, items.len() == 1, &names),
+                false => self.wrong(
+                    item,
+                    wrong(item.raw, format_args!("a limit, {LIST_EXAMPLE}")),
+                ),
+            });
+        }
         // If one limit counts cost, the default unit of the others is calls. The default of the
         // common limits also applies to the limits of plans and tenants that replace them.
         let tokens = layers.iter().any(LimitLayer::counts_cost);
@@ -286,7 +286,7 @@ impl LimitsReader<'_> {
                 self.limit(name, &[&[layer], outer].concat(), unit)
             })
             .collect();
-        if !is_whole {
+        if names.contains(&None) {
             return None;
         }
         let limits: Vec<Limit> = limits.into_iter().collect::<Option<_>>()?;
@@ -330,29 +330,6 @@ impl LimitsReader<'_> {
             return self.wrong(node, words);
         }
         Some(items)
-    }
-
-    /// Reads the name and the keys of each item.
-    fn listed_limits<'r>(&mut self, items: &[Node<'r>]) -> ListedLimits<'r> {
-        let mut listed = ListedLimits {
-            names: Vec::new(),
-            layers: Vec::new(),
-            is_whole: true,
-        };
-        for item in items {
-            if !matches!(item.raw, Raw::Map(_)) {
-                let words = wrong(item.raw, format_args!("a limit, {LIST_EXAMPLE}"));
-                self.wrong::<()>(item, words);
-                listed.is_whole = false;
-                continue;
-            }
-            let name = self.name(item, items.len() == 1, &listed.names);
-            let layer = self.layer(item, &["name", MAX_CONCURRENT]);
-            listed.layers.push(layer);
-            listed.is_whole &= name.is_some();
-            listed.names.push(name);
-        }
-        listed
     }
 
     /// Returns the name of an item. It is a problem if it is one of `others`. An item may omit its
