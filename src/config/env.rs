@@ -1,11 +1,8 @@
 //! Environment variables: `SLUICEGATE_RATE_LIMITER__USE_ALGO` sets `rate-limiter.use-algo`.
 
 use super::keys::{KEYS, LIST_KEY};
-use super::reading::error::{ConfigProblem, Origin};
-use super::reading::input::KeyEntry;
-use super::reading::key::{ConfigKey, PREFIX, env_name};
-use super::reading::parse::closest;
-use super::reading::yaml::{self, Raw};
+use super::reading::key::{PREFIX, env_name};
+use super::reading::{ConfigKey, ConfigProblem, KeyEntry, Origin, Raw, closest, yaml};
 use super::sections::rate_limiter::limit_keys::LIST_ONLY;
 use super::values::pipeline_name::{PipelineName, SHARED};
 

@@ -1,7 +1,6 @@
 //! Parts that a build of the library may lack, and their keys.
 
-use super::reading::error::ConfigProblem;
-use super::reading::input::ConfigInput;
+use super::reading::{ConfigInput, ConfigProblem};
 
 /// A part of the library that depends on a feature.
 pub(super) struct OptionalFeature {

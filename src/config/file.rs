@@ -4,9 +4,7 @@ use std::fmt::Display;
 use std::sync::Arc;
 
 use super::keys;
-use super::reading::error::{ConfigProblem, Origin, Position, shown};
-use super::reading::input::KeyEntry;
-use super::reading::yaml::{self, Raw, YamlField};
+use super::reading::{ConfigProblem, KeyEntry, Origin, Position, Raw, YamlField, shown, yaml};
 use super::sections::rate_limiter::limit_keys::LIST_ONLY;
 use super::values::pipeline_name::{MAX_PIPELINES, PIPELINES, PipelineName, SHARED, wrong_name};
 

@@ -2,8 +2,8 @@
 
 use std::sync::LazyLock;
 
-use super::reading::key::{ConfigKey, is_in};
-use super::reading::parse::closest;
+use super::reading::key::is_in;
+use super::reading::{ConfigKey, closest};
 use super::sections::http::oauth2;
 use super::sections::rate_limiter::limit_keys;
 use super::sections::{

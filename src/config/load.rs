@@ -7,9 +7,7 @@ use std::mem::take;
 
 use super::features::OPTIONAL_FEATURES;
 use super::keys::KEYS;
-use super::reading::input::ConfigInput;
-use super::reading::key::{AppliesAt, ConfigKey};
-use super::reading::shown_value::ShownValues;
+use super::reading::{AppliesAt, ConfigInput, ConfigKey, ShownValues};
 use super::sections::admin::Admin;
 use super::sections::amqp::{Amqp, CONSUMER_TIMEOUT, too_short};
 use super::sections::delay::{DelayConfig, MAX_IN_MEMORY};

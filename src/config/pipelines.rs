@@ -10,12 +10,11 @@ use super::env;
 use super::file::{self, DeclaredPipelines, MAX_FILE_BYTES, ParsedFile, Sections};
 use super::keys::KEYS;
 use super::load::{Config, DEFAULT_FILE};
-use super::reading::error::{ConfigErrors, ConfigProblem, Origin};
-use super::reading::input::{ConfigInput, KeyEntry, read_bounded};
-use super::reading::key::{ConfigKey, PREFIX, is_in};
-use super::reading::parse::hint;
-use super::reading::shown_value::ShownValues;
-use super::reading::yaml::Raw;
+use super::reading::key::{PREFIX, is_in};
+use super::reading::{
+    ConfigErrors, ConfigInput, ConfigKey, ConfigProblem, KeyEntry, Origin, Raw, ShownValues, hint,
+    read_bounded,
+};
 use super::sections::admin::Admin;
 use super::sections::log::Log;
 use super::sections::{amqp, redis};

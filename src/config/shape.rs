@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::{Map, Value as Json, json};
 
-use super::reading::key::{AppliesAt, ConfigKey, ValueKind};
+use super::reading::{AppliesAt, ConfigKey, ValueKind};
 use rules::limit::floor_ms;
 
 /// Returns the schema of the values of `key`, without descriptions.

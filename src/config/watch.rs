@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use super::load::DEFAULT_FILE;
 use super::pipelines::Pipelines;
-use super::reading::error::ConfigErrors;
+use super::reading::ConfigErrors;
 use super::values::pipeline_name::PipelineName;
 
 /// The file and the environment from which a configuration is read.

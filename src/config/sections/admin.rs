@@ -5,9 +5,8 @@ use std::net::SocketAddr;
 use serde_json::{Value as Json, json};
 
 use super::section::section;
-use crate::reading::key::{file, keys, text};
-use crate::reading::parse::{self, ValueError, wrong};
-use crate::reading::yaml::Raw;
+use crate::reading::key::{file, text};
+use crate::reading::{Raw, ValueError, keys, parse, wrong};
 use crate::shape;
 use crate::values::secret::Secret;
 

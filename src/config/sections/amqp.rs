@@ -9,13 +9,11 @@ use strum::{IntoStaticStr, VariantArray};
 
 use super::section::{or_empty, section};
 use super::tls_keys::{TlsKeys, tls};
-use crate::reading::error::shown;
 use crate::reading::key::{
-    DAY, SECOND, boolean, choice, duration, file, integer, keys, pem, text, tree, url,
+    DAY, SECOND, boolean, choice, duration, file, integer, pem, text, tree, url,
 };
-use crate::reading::parse::{ValueError, integer as parse_integer, text as parse_text, wrong};
-use crate::reading::shown_value::{ShownValue, show};
-use crate::reading::yaml::{Item, Raw, YamlField};
+use crate::reading::parse::{integer as parse_integer, text as parse_text};
+use crate::reading::{Item, Raw, ShownValue, ValueError, YamlField, keys, show, shown, wrong};
 use crate::values::amqp_name::PATTERN;
 use crate::values::amqp_servers::AmqpServers;
 use crate::values::tls::Tls;

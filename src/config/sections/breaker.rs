@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use super::section::section;
-use crate::reading::key::{HOUR, boolean, duration, integer, keys};
+use crate::reading::key::{HOUR, boolean, duration, integer};
+use crate::reading::keys;
 
 keys! {
     ENABLED: bool = boolean("dispatch.breaker.enabled")

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use super::section::section;
-use crate::reading::key::{DAY, MINUTE, SECOND, duration, keys};
+use crate::reading::key::{DAY, MINUTE, SECOND, duration};
+use crate::reading::keys;
 
 keys! {
     MAX_IN_MEMORY: Duration = duration::<0, MINUTE>("delay.max-in-memory")

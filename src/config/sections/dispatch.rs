@@ -8,8 +8,8 @@ use super::forward::{self, Forward};
 use super::http::{self, Http};
 use super::results::Results;
 use super::section::section;
-use crate::reading::input::ConfigInput;
-use crate::reading::key::{HOUR, duration, integer, keys};
+use crate::reading::key::{HOUR, duration, integer};
+use crate::reading::{ConfigInput, keys};
 use rules::job::call::CarriedFields;
 
 keys! {

@@ -5,9 +5,8 @@ use std::time::Duration;
 use serde_json::{Value as Json, json};
 
 use super::section::section;
-use crate::reading::key::{MAX_CALL_MS, MINUTE, duration, keys, tree};
-use crate::reading::parse::{ValueError, wrong};
-use crate::reading::yaml::Raw;
+use crate::reading::key::{MAX_CALL_MS, MINUTE, duration, tree};
+use crate::reading::{Raw, ValueError, keys, wrong};
 
 /// Maximum number of words in a command.
 const MAX_WORDS: usize = 64;

@@ -6,9 +6,8 @@ use serde_json::{Value as Json, json};
 
 use super::placeholders;
 use super::section::{or_empty, section};
-use crate::reading::error::shown;
-use crate::reading::input::ConfigInput;
-use crate::reading::key::{MAX_CALL_MS, boolean, duration, keys, text};
+use crate::reading::key::{MAX_CALL_MS, boolean, duration, text};
+use crate::reading::{ConfigInput, keys, shown};
 use crate::values::amqp_name::{MAX_NAME_BYTES, PATTERN, name_or_empty};
 use rules::delays::QueueNames;
 use rules::job::call::{CarriedFields, Template};

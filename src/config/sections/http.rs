@@ -22,15 +22,13 @@ use super::job::COST as COST_OF_JOBS;
 use super::placeholders;
 use super::section::{or_empty, section};
 use super::tls_keys::{TlsKeys, tls};
-use crate::reading::error::{ConfigProblem, shown};
-use crate::reading::input::{ConfigInput, KeyEntry};
 use crate::reading::key::{
-    MAX_CALL_MS, as_written, boolean, choice, choice_of, duration, file, file_with, folder, keys,
-    pem, text, tree, url,
+    MAX_CALL_MS, as_written, boolean, choice, choice_of, duration, file, file_with, folder, pem,
+    text, tree, url,
 };
-use crate::reading::parse::{self, ValueError};
-use crate::reading::shown_value::ShownValue;
-use crate::reading::yaml::Raw;
+use crate::reading::{
+    ConfigInput, ConfigProblem, KeyEntry, Raw, ShownValue, ValueError, keys, parse, shown,
+};
 use crate::shape;
 use crate::values::header::http_names_schema;
 use crate::values::secret::{Secret, SecretUrl};

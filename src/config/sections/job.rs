@@ -5,12 +5,9 @@ use std::time::Duration;
 use serde_json::{Value as Json, json};
 
 use super::section::{or_empty, section};
-use crate::reading::error::shown;
-use crate::reading::input::ConfigInput;
-use crate::reading::key::{DAY, Setting, duration, keys, text, tree};
-use crate::reading::parse::{ValueError, integer as parse_integer, text as parse_text, wrong};
-use crate::reading::shown_value::{Show, ShownValue};
-use crate::reading::yaml::Raw;
+use crate::reading::key::{DAY, duration, text, tree};
+use crate::reading::parse::{integer as parse_integer, text as parse_text};
+use crate::reading::{ConfigInput, Raw, Setting, Show, ShownValue, ValueError, keys, shown, wrong};
 use crate::shape;
 use crate::values::header::after_prefix;
 use rules::headers::is_name;

@@ -4,10 +4,9 @@ use serde_json::{Value as Json, json};
 use strum::{IntoStaticStr, VariantArray};
 
 use super::section::section;
-use crate::reading::key::{choice, keys, text};
-use crate::reading::parse::{ValueError, hint, text as parse_text, wrong};
-use crate::reading::shown_value::{ShownValue, show};
-use crate::reading::yaml::Raw;
+use crate::reading::key::{choice, text};
+use crate::reading::parse::text as parse_text;
+use crate::reading::{Raw, ShownValue, ValueError, hint, keys, show, wrong};
 use rules::named::Named;
 
 const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];

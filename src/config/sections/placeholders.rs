@@ -5,8 +5,7 @@ use ::http::header::HeaderValue;
 use url::{Host, Position, Url};
 
 use super::job::field;
-use crate::reading::error::shown;
-use crate::reading::parse::{ValueError, hint};
+use crate::reading::{ValueError, hint, shown};
 use crate::values::url_parts::{MARK, parse_url, parts};
 use rules::job::call::{
     CarriedFields, MAX_LABEL, PlaceholderSource, Template, TemplatePart, ValuePlace,

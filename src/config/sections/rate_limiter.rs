@@ -15,12 +15,7 @@ use self::limit_keys::{
 use self::limit_layer::LimitLayer;
 use self::limits::LimitsReader;
 use super::section::section;
-use crate::reading::error::Origin;
-use crate::reading::input::ConfigInput;
-use crate::reading::key::ConfigKey;
-use crate::reading::shown_value::{ShownValue, ShownValues, show};
-use crate::reading::tree::Node;
-use crate::reading::yaml::Raw;
+use crate::reading::{ConfigInput, ConfigKey, Node, Origin, Raw, ShownValue, ShownValues, show};
 use rules::answers::ThrottleScope;
 use rules::limit::{Algorithm, DEFAULT_LIMIT, Limit, Unit};
 use rules::named::Named;

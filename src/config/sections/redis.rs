@@ -6,11 +6,9 @@ use serde_json::{Value as Json, json};
 
 use super::section::section;
 use super::tls_keys::{TlsKeys, tls};
-use crate::reading::input::ConfigInput;
-use crate::reading::key::{boolean, choice, file, keys, pem, text, url};
-use crate::reading::parse::{ValueError, text as parse_text, wrong};
-use crate::reading::shown_value::{ShownValue, show};
-use crate::reading::yaml::Raw;
+use crate::reading::key::{boolean, choice, file, pem, text, url};
+use crate::reading::parse::text as parse_text;
+use crate::reading::{ConfigInput, Raw, ShownValue, ValueError, keys, show, wrong};
 use crate::values::redis_servers::{RedisTopology, ScriptCommand, has_database, has_tls};
 use crate::values::secret::SecretUrl;
 use crate::values::tls::Tls;

@@ -5,12 +5,8 @@ use serde_json::{Value as Json, json};
 use strum::{IntoStaticStr, VariantArray};
 
 use super::section::{or_empty, section};
-use crate::reading::error::shown;
-use crate::reading::input::ConfigInput;
-use crate::reading::key::{choice, integer, keys, text, tree};
-use crate::reading::parse::ValueError;
-use crate::reading::shown_value::{Show, ShownValue, show};
-use crate::reading::yaml::Raw;
+use crate::reading::key::{choice, integer, text, tree};
+use crate::reading::{ConfigInput, Raw, Show, ShownValue, ValueError, keys, show, shown};
 use crate::values::amqp_name::{MAX_NAME_BYTES, PATTERN, name, name_or_empty};
 use crate::values::header::{http_names, http_names_schema};
 use rules::named::Named;

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use super::section::section;
-use crate::reading::key::{DAY, SECOND, duration, integer, keys};
+use crate::reading::key::{DAY, SECOND, duration, integer};
+use crate::reading::keys;
 use rules::failures::retry::RetryPolicy;
 
 keys! {

@@ -1,8 +1,6 @@
 //! Sections whose fields are read from keys.
 
-use crate::reading::input::ConfigInput;
-use crate::reading::key::Setting;
-use crate::reading::shown_value::Show;
+use crate::reading::{ConfigInput, Setting, Show};
 
 /// A section of the configuration.
 pub(crate) trait Section: Sized {

@@ -1,8 +1,7 @@
 //! The keys `ca-file`, `cert-file` and `key-file` of a server: reads them, and reports files that
 //! can't be used.
 
-use crate::reading::input::ConfigInput;
-use crate::reading::key::Setting;
+use crate::reading::{ConfigInput, Setting};
 use crate::values::tls::{Identity, Tls};
 
 /// The keys of one server: `ca-file`, `cert-file` and `key-file`.

@@ -1,7 +1,6 @@
 //! Names of exchanges and routing keys in the configuration.
 
-use crate::reading::parse::{self, ValueError};
-use crate::reading::yaml::Raw;
+use crate::reading::{Raw, ValueError, parse};
 
 /// Maximum length of a name in bytes.
 pub(crate) const MAX_NAME_BYTES: usize = 255;

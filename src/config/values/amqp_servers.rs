@@ -4,7 +4,7 @@ use std::fmt;
 
 use super::secret::{SecretUrl, shown_urls};
 use super::urls::join;
-use crate::reading::shown_value::show;
+use crate::reading::show;
 
 /// `amqp.url`. `Display` and `Debug` show no password.
 #[derive(Debug, Clone, PartialEq)]

@@ -3,9 +3,8 @@
 use ::http::header::HeaderName;
 use serde_json::{Value as Json, json};
 
-use crate::reading::error::shown;
-use crate::reading::parse::{ValueError, text, wrong};
-use crate::reading::yaml::Raw;
+use crate::reading::parse::text;
+use crate::reading::{Raw, ValueError, shown, wrong};
 use crate::shape;
 use rules::headers::{self, is_reserved};
 

@@ -3,8 +3,8 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crate::reading::error::shown;
 use crate::reading::key::PREFIX;
+use crate::reading::shown;
 
 /// Key of the mapping from names of pipelines to their sections.
 pub(crate) const PIPELINES: &str = "pipelines";

@@ -6,7 +6,7 @@ use std::fmt;
 use url::{ParseError, Url};
 
 use super::url_parts::{parse_url, restore_host};
-use crate::reading::shown_value::{ShownValue, show};
+use crate::reading::{ShownValue, show};
 
 /// A URL that may contain a user and a password. `Debug` and `Display` show it redacted.
 #[derive(Clone, PartialEq, Eq)]

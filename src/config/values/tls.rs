@@ -9,8 +9,7 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::sign::CertifiedKey;
 
-use crate::reading::error::shown;
-use crate::reading::input::read_bounded;
+use crate::reading::{read_bounded, shown};
 
 /// Maximum size of a PEM file in bytes. A bundle of all public authorities has about 250,000.
 const MAX_PEM_BYTES: u64 = 1 << 20;

@@ -5,8 +5,7 @@ use url::Url;
 
 use super::secret::{SecretUrl, misplaced_at};
 use super::url_parts::parse_url;
-use crate::reading::parse::{self, ValueError};
-use crate::reading::yaml::{self, Raw};
+use crate::reading::{Raw, ValueError, parse, yaml};
 
 /// Maximum number of nodes or seeds of a cluster, and of sentinels.
 const MAX_SERVERS: usize = 32;

@@ -6,12 +6,10 @@ use std::time::Duration;
 
 use ::http::header::HeaderName;
 
-use crate::reading::error::{ConfigProblem, shown};
-use crate::reading::input::ConfigInput;
-use crate::reading::key::{ConfigKey, DAY};
-use crate::reading::parse::{self, ValueError, closest, wrong};
-use crate::reading::tree::Node;
-use crate::reading::yaml::Raw;
+use crate::reading::key::DAY;
+use crate::reading::{
+    ConfigInput, ConfigKey, ConfigProblem, Node, Raw, ValueError, closest, parse, shown, wrong,
+};
 use rules::answers::{
     AnswerPattern, AnswerRule, AnswerRules, Answers, BodyPointer, Conditions, Consequence,
     ExpectedValue, StatusPattern, TimeForm, ValueSource, ValueTest, WaitSource,

@@ -5,11 +5,9 @@ use std::fmt::{self, Display};
 use std::sync::Arc;
 
 use super::answers::{AnswersReader, MAX_TEXT_BYTES};
-use crate::reading::error::{ConfigErrors, ConfigProblem, Origin, Position};
-use crate::reading::parse::{self, wrong};
-use crate::reading::shown_value::{Show, ShownValue};
-use crate::reading::tree::Node;
-use crate::reading::yaml::{self, Raw};
+use crate::reading::{
+    ConfigErrors, ConfigProblem, Node, Origin, Position, Raw, Show, ShownValue, parse, wrong, yaml,
+};
 use rules::answers::AnswerRules;
 
 /// Declares the profiles by their names in `apis`.

@@ -7,12 +7,9 @@ use ::http::header::{
 };
 use serde_json::{Value as Json, json};
 
-use crate::reading::error::shown;
-use crate::reading::input::ConfigInput;
-use crate::reading::key::ConfigKey;
-use crate::reading::parse::{self, ValueError, wrong};
-use crate::reading::shown_value::{Show, ShownValue};
-use crate::reading::yaml::{self, Raw, YamlField};
+use crate::reading::{
+    ConfigInput, ConfigKey, Raw, Show, ShownValue, ValueError, YamlField, parse, shown, wrong, yaml,
+};
 use crate::sections::placeholders;
 use crate::values::header::{HTTP_NAME, TRIMMED, http_names};
 use crate::values::secret::SecretUrl;

@@ -2,7 +2,7 @@
 
 use strum::{IntoStaticStr, VariantArray};
 
-use crate::reading::shown_value::{ShownValue, show};
+use crate::reading::{ShownValue, show};
 use rules::named::Named;
 
 /// `dispatch.http.method`

@@ -6,12 +6,10 @@ use strum::{IntoStaticStr, VariantArray};
 
 use super::headers::{ConfiguredHeaders, has_user};
 use super::secrets::OF_TENANTS;
-use crate::reading::error::shown;
-use crate::reading::input::ConfigInput;
-use crate::reading::key::{choice, file, keys, text, url};
-use crate::reading::parse::{self, ValueError, hint, wrong};
-use crate::reading::shown_value::{ShownValue, show};
-use crate::reading::yaml::Raw;
+use crate::reading::key::{choice, file, text, url};
+use crate::reading::{
+    ConfigInput, Raw, ShownValue, ValueError, hint, keys, parse, show, shown, wrong,
+};
 use crate::sections::placeholders;
 use crate::sections::section::section;
 use crate::shape;

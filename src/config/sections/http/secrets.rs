@@ -7,9 +7,7 @@ use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use strum::{IntoStaticStr, VariantArray};
 
-use crate::reading::input::ConfigInput;
-use crate::reading::key::{ConfigKey, Setting};
-use crate::reading::shown_value::{ShownValue, show};
+use crate::reading::{ConfigInput, ConfigKey, Setting, ShownValue, show};
 use rules::named::Named;
 
 /// Value of `dispatch.http.sign-secrets` or `dispatch.http.oauth2.client-secret` if each tenant has

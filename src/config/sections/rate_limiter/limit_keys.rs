@@ -6,15 +6,11 @@ use std::time::Duration;
 use serde_json::{Map, Value as Json, json};
 
 use super::window_size::{WindowSize, starts, starts_schema, time_zone, window_size};
-use crate::reading::error::shown;
 use crate::reading::key::{
-    AnySetting, DAY, SECOND, Setting, as_written, boolean, choice, choice_of, duration, integer,
-    keys, text, tree,
+    DAY, SECOND, as_written, boolean, choice, choice_of, duration, integer, text, tree,
 };
-use crate::reading::parse::{
-    self, ValueError, duration as parse_duration_of, hint, text as parse_text, wrong,
-};
-use crate::reading::yaml::Raw;
+use crate::reading::parse::{duration as parse_duration_of, text as parse_text};
+use crate::reading::{AnySetting, Raw, Setting, ValueError, hint, keys, parse, shown, wrong};
 use crate::shape;
 use crate::values::header::{TRIMMED, after_prefix, header_name};
 use rules::answers::ThrottleScope;

@@ -8,10 +8,7 @@ use super::limit_keys::{
     TIME_ZONE, UNIT, USE_ALGO, WINDOW_SIZE,
 };
 use super::window_size::WindowSize;
-use crate::reading::error::{ConfigProblem, Origin, shown};
-use crate::reading::key::{AnySetting, Setting};
-use crate::reading::parse::ValueError;
-use crate::reading::tree::Node;
+use crate::reading::{AnySetting, ConfigProblem, Node, Origin, Setting, ValueError, shown};
 use rules::calendar::{Calendar, Zone};
 use rules::limit::{Algorithm, Limit, LimitError, Unit};
 use rules::scope::Scope;

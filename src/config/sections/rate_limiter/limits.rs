@@ -7,11 +7,9 @@ use super::limit_keys::{
     self, CONCURRENT, FLAT, LIST_ONLY, MAX_CONCURRENT, SCOPE, SHADOW, limit_name,
 };
 use super::limit_layer::{self, LimitLayer, build};
-use crate::reading::error::{ConfigProblem, shown};
-use crate::reading::input::Tree;
-use crate::reading::parse::{self, closest, describe_value, hint, wrong};
-use crate::reading::tree::Node;
-use crate::reading::yaml::Raw;
+use crate::reading::{
+    ConfigProblem, Node, Raw, Tree, closest, describe_value, hint, parse, shown, wrong,
+};
 use rules::limit::{Algorithm, DEFAULT_LIMIT, Limit, LimitError, Limits, MAX_LIMITS, Unit};
 use rules::policy::{EntryLimits, Pattern, Policy};
 use rules::scope::Scope;

@@ -5,11 +5,8 @@ use std::time::Duration;
 
 use serde_json::{Value as Json, json};
 
-use crate::reading::error::shown;
-use crate::reading::parse::{
-    ValueError, duration as parse_duration_of, hint, text as parse_text, wrong,
-};
-use crate::reading::yaml::Raw;
+use crate::reading::parse::{duration as parse_duration_of, text as parse_text};
+use crate::reading::{Raw, ValueError, hint, shown, wrong};
 use rules::calendar::{Calendar, Zone, zone_names};
 use rules::limit::{MAX_WINDOW, MIN_WINDOW};
 use rules::text::parse_duration;
