@@ -2,42 +2,26 @@
 
 use super::reading::{ConfigInput, ConfigProblem};
 
-/// A part of the library that depends on a feature.
-pub(super) struct OptionalFeature {
-    feature: &'static str,
-    /// Prefix of the paths of its keys.
-    keys: &'static str,
-    is_there: bool,
-}
+/// A part of the library that depends on a feature: the feature, the prefix of the paths of its
+/// keys, and whether the part is there.
+pub(super) type OptionalFeature = (&'static str, &'static str, bool);
 
 /// All optional parts.
 pub(super) const OPTIONAL_FEATURES: [OptionalFeature; 2] = [
-    OptionalFeature {
-        feature: "admin",
-        keys: "admin.",
-        is_there: cfg!(feature = "admin"),
-    },
-    OptionalFeature {
-        feature: "http",
-        keys: "dispatch.http.",
-        is_there: cfg!(feature = "http"),
-    },
+    ("admin", "admin.", cfg!(feature = "admin")),
+    ("http", "dispatch.http.", cfg!(feature = "http")),
 ];
 
 impl ConfigInput {
     /// Reports keys of missing parts. If they were ignored silently, they would seem to be in
     /// force.
     pub(super) fn check_features(&mut self, parts: &[OptionalFeature]) {
-        let missing = parts.iter().filter(|part| !part.is_there);
-        for part in missing {
+        for (feature, keys, _) in parts.iter().filter(|(.., is_there)| !is_there) {
             let words = format!(
-                "this worker was built without it; enable the feature `{}` of sluicegate in its \
-                Cargo.toml, or remove the key",
-                part.feature
+                "this worker was built without it; enable the feature `{feature}` of sluicegate in \
+                its Cargo.toml, or remove the key"
             );
-            let set = self
-                .entries()
-                .filter(|entry| entry.path.starts_with(part.keys));
+            let set = (self.entries()).filter(|entry| entry.path.starts_with(keys));
             let problems = set.map(|entry| ConfigProblem::of(&entry.at, entry.path, &words));
             self.problems.extend(problems.collect::<Vec<_>>());
         }
@@ -61,11 +45,7 @@ mod tests {
             ],
             ..ConfigInput::default()
         };
-        let part = |is_there| OptionalFeature {
-            feature: "http",
-            keys: "dispatch.http.",
-            is_there,
-        };
+        let part = |is_there| ("http", "dispatch.http.", is_there);
         input.check_features(&[part(true)]);
         assert_eq!(input.problems, []);
         input.check_features(&[part(false)]);
