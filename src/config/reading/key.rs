@@ -355,7 +355,12 @@ pub(crate) const fn text<T>(
     schema: fn() -> Json,
     read: fn(&Raw) -> Result<T, ValueError>,
 ) -> Setting<T> {
-    other(path, values, schema, false, read)
+    let kind = ValueKind::Other {
+        values,
+        schema,
+        is_tree: false,
+    };
+    Setting::new(path, kind, read)
 }
 
 /// Declares a key whose value is a list or a mapping, which is read as a whole.
@@ -365,20 +370,10 @@ pub(crate) const fn tree<T>(
     schema: fn() -> Json,
     read: fn(&Raw) -> Result<T, ValueError>,
 ) -> Setting<T> {
-    other(path, values, schema, true, read)
-}
-
-const fn other<T>(
-    path: &'static str,
-    values: &'static str,
-    schema: fn() -> Json,
-    is_tree: bool,
-    read: fn(&Raw) -> Result<T, ValueError>,
-) -> Setting<T> {
     let kind = ValueKind::Other {
         values,
         schema,
-        is_tree,
+        is_tree: true,
     };
     Setting::new(path, kind, read)
 }
