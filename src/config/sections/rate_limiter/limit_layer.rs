@@ -79,24 +79,29 @@ pub(super) fn first<'l, T>(
     found.find_map(|(depth, layer)| Some((depth, layer.value(setting)?)))
 }
 
-/// Builds a limit. Returns `None` if one of `layers` is broken, which has been reported.
+/// Returns the first value of `setting`, which has a default, in unbroken `layers`.
+fn needed<'l, T>(
+    layers: &[&'l LimitLayer<'_>],
+    setting: &Setting<T>,
+) -> (usize, PlacedValue<'l, T>) {
+    first(layers, setting).expect("the last layer has the defaults")
+}
+
+/// Builds a limit of unbroken `layers`.
 pub(super) fn build(
     name: &str,
     layers: &[&LimitLayer<'_>],
     unit: Unit,
     scope: Scope,
-) -> Option<Result<Limit, ConfigProblem>> {
-    if layers.iter().any(|layer| layer.broken) {
-        return None;
+) -> Result<Limit, ConfigProblem> {
+    let limit = build_of_tenant(name, layers, unit)?.with_scope(scope);
+    let limit = with_band(limit, layers)?;
+    match first(layers, &SHADOW) {
+        Some((_, shadow)) if shadow.value && !is_concurrent(layers) => {
+            limit.in_shadow().map_err(|error| shadow.wrong(error))
+        }
+        _ => Ok(limit),
     }
-    let limit = build_of_tenant(name, layers, unit)?.map(|limit| limit.with_scope(scope));
-    let limit = limit.and_then(|limit| with_band(limit, layers));
-    let shadow = first(layers, &SHADOW).filter(|(_, shadow)| shadow.value);
-    let Some((_, shadow)) = shadow.filter(|_| !is_concurrent(layers)) else {
-        return Some(limit);
-    };
-    let in_shadow = |limit: Limit| limit.in_shadow().map_err(|error| shadow.wrong(error));
-    Some(limit.and_then(in_shadow))
 }
 
 /// Returns the limit with the band in `layers`.
@@ -187,24 +192,21 @@ fn build_of_tenant(
     name: &str,
     layers: &[&LimitLayer<'_>],
     unit: Unit,
-) -> Option<Result<Limit, ConfigProblem>> {
+) -> Result<Limit, ConfigProblem> {
     if let Some(most) = layers.first().and_then(|layer| layer.value(&CONCURRENT)) {
-        let limit = Limit::concurrent(name, most.value);
-        return Some(limit.map_err(|error| most.wrong(error)));
+        return Limit::concurrent(name, most.value).map_err(|error| most.wrong(error));
     }
-    // The keys directly below `rate-limiter` have defaults, so all four of these exist.
-    let algorithm = first(layers, &USE_ALGO)?.1.value;
-    let (_, max) = first(layers, &MAX_REQUESTS)?;
-    let (window_depth, window_size) = first(layers, &WINDOW_SIZE)?;
-    let calendar = match calendar(layers, algorithm, (window_depth, &window_size)) {
-        Ok(calendar) => calendar,
-        Err(problem) => return Some(Err(problem)),
-    };
+    let algorithm = needed(layers, &USE_ALGO).1.value;
+    let (_, max) = needed(layers, &MAX_REQUESTS);
+    let (window_depth, window_size) = needed(layers, &WINDOW_SIZE);
+    let calendar = calendar(layers, algorithm, (window_depth, &window_size))?;
     let window = match (&window_size.value, calendar) {
         (WindowSize::Length(window), _) => *window,
-        (_, calendar) => Duration::from_millis(calendar?.nominal_ms()),
+        (_, calendar) => calendar.map_or(Duration::ZERO, |calendar| {
+            Duration::from_millis(calendar.nominal_ms())
+        }),
     };
-    let (guard_depth, guard) = first(layers, &GUARD)?;
+    let (guard_depth, guard) = needed(layers, &GUARD);
     // The default of `unit` does not count, since it depends on the other limits of the list.
     let given_unit = first(layers, &UNIT).filter(|(_, unit)| unit.node.at != Origin::Default);
     let (which, within) = match (guard.value, algorithm) {
@@ -212,36 +214,29 @@ fn build_of_tenant(
         (GuardSetting::Auto, which) => (which, auto_guard(which, window)),
         (GuardSetting::Strict, Algorithm::SlidingWindow) => (Algorithm::Strict, Duration::ZERO),
         (GuardSetting::Strict, other) => {
-            let words = format!(
+            return Err(guard.wrong(format_args!(
                 "is strict, which only sliding-window-algo supports, not {}; use a duration, such \
                 as 50ms",
                 other.name()
-            );
-            return Some(Err(guard.wrong(words)));
+            )));
         }
     };
     let limit = match calendar {
         Some(calendar) => Limit::calendar(name, max.value, calendar, within),
         None => Limit::new(name, which, max.value, window, within),
     };
-    let limit = match limit {
-        Ok(limit) => limit.with_unit(given_unit.map_or(unit, |(_, unit)| unit.value)),
-        Err(error @ LimitError::Guard { .. }) => {
-            // Report the value that was set closest to the limit.
-            return Some(Err(match window_depth < guard_depth {
-                true => window_size.wrong(error),
-                false => guard.wrong(error),
-            }));
+    let limit = limit.map_err(|error| match error {
+        // The value that was set closest to the limit is reported.
+        LimitError::Guard { .. } if window_depth < guard_depth => window_size.wrong(error),
+        LimitError::Guard { .. } => guard.wrong(error),
+        error => max.wrong(error),
+    })?;
+    let limit = limit.with_unit(given_unit.map_or(unit, |(_, unit)| unit.value));
+    match first(layers, &BURST) {
+        // A burst from an outer level applies only to limits that can have one.
+        Some((depth, burst)) if depth == 0 || algorithm.has_burst() => {
+            (limit.with_burst(burst.value)).map_err(|error| burst.wrong(error))
         }
-        Err(error) => return Some(Err(max.wrong(error))),
-    };
-    let Some((depth, burst)) = first(layers, &BURST) else {
-        return Some(Ok(limit));
-    };
-    // A burst from an outer level applies only to limits that can have one.
-    if depth > 0 && !algorithm.has_burst() {
-        return Some(Ok(limit));
+        _ => Ok(limit),
     }
-    let limit = limit.with_burst(burst.value);
-    Some(limit.map_err(|error| burst.wrong(error)))
 }

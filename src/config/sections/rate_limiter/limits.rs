@@ -376,7 +376,11 @@ impl LimitsReader<'_> {
             Scope::Global if self.global.is_some() => Scope::Tenant,
             scope => scope,
         };
-        match build(name, layers, unit, scope)? {
+        // A problem of a broken layer has been reported.
+        if layers.iter().any(|layer| layer.broken) {
+            return None;
+        }
+        match build(name, layers, unit, scope) {
             Ok(limit) => return Some(limit),
             // A problem that several limits share, such as one in a common layer, is reported once.
             Err(problem) if !self.problems.contains(&problem) => self.problems.push(problem),
