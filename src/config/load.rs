@@ -86,9 +86,11 @@ impl Config {
     pub fn with_live(&self, new: &Self) -> Self {
         let mut config = self.clone();
         config.rate_limiter.take_live(&new.rate_limiter);
+        (config.rate_limiter.policy).clone_from(&new.rate_limiter.policy);
         config.dispatch.take_live(&new.dispatch);
         config.delay.take_live(&new.delay);
-        config.retry = new.retry;
+        config.delay.max_in_memory = config.delay.max_in_memory.min(config.delay.max_delay);
+        config.retry.take_live(&new.retry);
         let live = KEYS.iter().filter(|key| key.applies_at == AppliesAt::Live);
         config.shown.take(live, &new.shown);
         let in_memory = &config.delay.max_in_memory;

@@ -30,10 +30,3 @@ section! {
         pub max_delay: Duration = MAX_DELAY,
     }
 }
-
-impl DelayConfig {
-    /// Takes the values of `new` that can change in a running worker.
-    pub(crate) fn take_live(&mut self, new: &Self) {
-        self.max_in_memory = new.max_in_memory.min(self.max_delay);
-    }
-}

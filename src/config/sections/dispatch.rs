@@ -64,11 +64,6 @@ impl Dispatch {
         let carried = of_http.or(key.map(|key| &key.carried));
         carried.cloned().unwrap_or_default()
     }
-
-    /// Takes the values of `new` that can change in a running worker.
-    pub(crate) fn take_live(&mut self, new: &Self) {
-        self.concurrency = new.concurrency;
-    }
 }
 
 impl ConfigInput {

@@ -82,14 +82,6 @@ impl RateLimiter {
         let words = learning_conflict(&self.policy, self.throttle_scope)?;
         Some(format!("{}: {words}", THROTTLE_SCOPE.key.path))
     }
-
-    /// Takes the values of `new` that can change in a running worker.
-    pub(crate) fn take_live(&mut self, new: &Self) {
-        *self = Self {
-            throttle_scope: self.throttle_scope,
-            ..new.clone()
-        };
-    }
 }
 
 /// Returns the only one of `limits` if it can be written without a list.

@@ -1,29 +1,46 @@
 //! Sections whose fields are read from keys.
 
-use crate::reading::{ConfigInput, Setting, Show};
+use crate::reading::{AppliesAt, ConfigInput, ConfigKey, Setting, Show};
 
 /// A section of the configuration.
 pub(crate) trait Section: Sized {
     /// Reads the section. Returns `None` after a problem.
     fn read(input: &mut ConfigInput) -> Option<Self>;
+    /// Takes the values of live keys from `new`.
+    fn take_live(&mut self, new: &Self);
 }
 
 /// Where a field of a section comes from: a key, or a function.
 pub(crate) trait Source<T> {
     /// Reads the field. Returns `None` after a problem.
     fn read(&self, input: &mut ConfigInput) -> Option<T>;
+    /// Takes the field from `new` if it is the value of a live key.
+    fn take_live(&self, _field: &mut T, _new: &T) {}
 }
 
-impl<T: Show> Source<T> for Setting<T> {
+impl<T: Show + Clone> Source<T> for Setting<T> {
     fn read(&self, input: &mut ConfigInput) -> Option<T> {
         input.get(self)
+    }
+    fn take_live(&self, field: &mut T, new: &T) {
+        take_live(&self.key, field, new);
     }
 }
 
 /// A key without a default.
-impl<T: Show> Source<Option<T>> for Setting<T> {
+impl<T: Show + Clone> Source<Option<T>> for Setting<T> {
     fn read(&self, input: &mut ConfigInput) -> Option<Option<T>> {
         input.optional(self)
+    }
+    fn take_live(&self, field: &mut Option<T>, new: &Option<T>) {
+        take_live(&self.key, field, new);
+    }
+}
+
+/// Sets `field` to `new` if `key` is live.
+fn take_live<T: Clone>(key: &ConfigKey, field: &mut T, new: &T) {
+    if key.applies_at == AppliesAt::Live {
+        field.clone_from(new);
     }
 }
 
@@ -65,6 +82,10 @@ macro_rules! section {
                 $(let $input = input; $($check)*)?
                 Some(Self { $($field: $field?,)+ })
             }
+            fn take_live(&mut self, new: &Self) {
+                $($($crate::sections::section::Source::take_live(
+                    &$source, &mut self.$field, &new.$field);)?)+
+            }
         }
     };
     (impl $section:ident { $($field:ident = $source:expr,)+ }) => {
@@ -72,6 +93,10 @@ macro_rules! section {
             fn read(input: &mut $crate::reading::input::ConfigInput) -> Option<Self> {
                 $(let $field = $crate::sections::section::Source::read(&$source, input);)+
                 Some(Self { $($field: $field?,)+ })
+            }
+            fn take_live(&mut self, new: &Self) {
+                $($crate::sections::section::Source::take_live(
+                    &$source, &mut self.$field, &new.$field);)+
             }
         }
     };
