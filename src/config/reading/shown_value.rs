@@ -68,10 +68,7 @@ impl ShownValue {
 
     /// Creates a list of texts.
     pub fn texts(texts: &[String]) -> Self {
-        let texts: Vec<String> = texts
-            .iter()
-            .map(|text| QuotedScalar(text).to_string())
-            .collect();
+        let texts: Vec<String> = texts.iter().map(|text| quoted(text)).collect();
         Self::Bare(format!("[{}]", texts.join(", ")))
     }
 
@@ -90,7 +87,7 @@ impl ShownValue {
         let entries = entries.into_iter();
         Self::Map(
             entries
-                .map(|(name, value)| (QuotedScalar(&name.to_string()).to_string(), value))
+                .map(|(name, value)| (quoted(&name.to_string()), value))
                 .collect(),
         )
     }
@@ -108,7 +105,7 @@ impl ShownValue {
         match self {
             Self::Bare(text) => writeln!(f, " {text}"),
             Self::Text(text) | Self::Secret { shown: text, .. } => {
-                writeln!(f, " {}", QuotedScalar(text))
+                writeln!(f, " {}", quoted(text))
             }
             Self::Map(entries) => {
                 writeln!(f)?;
@@ -198,24 +195,16 @@ impl Show for Raw {
     }
 }
 
-/// A text as a double-quoted YAML scalar.
-pub(crate) struct QuotedScalar<'a>(pub &'a str);
-
-impl fmt::Display for QuotedScalar<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("\"")?;
-        for c in self.0.chars() {
-            match c {
-                '"' | '\\' => write!(f, "\\{c}")?,
-                // YAML parsers may not accept characters that Rust escapes.
-                c if !c.is_ascii() && c.escape_debug().count() > 1 => {
-                    write!(f, "\\U{:08x}", u32::from(c))?;
-                }
-                c => write!(f, "{c}")?,
-            }
-        }
-        f.write_str("\"")
-    }
+/// Returns `text` as a double-quoted YAML scalar.
+fn quoted(text: &str) -> String {
+    let escape = |c: char| match c {
+        '"' | '\\' => format!("\\{c}"),
+        // YAML parsers may not accept characters that Rust escapes.
+        c if !c.is_ascii() && c.escape_debug().count() > 1 => format!("\\U{:08x}", u32::from(c)),
+        c => c.to_string(),
+    };
+    let text: String = text.chars().map(escape).collect();
+    format!("\"{text}\"")
 }
 
 /// Values of a configuration by the paths of their keys. A key that is not set has none.
