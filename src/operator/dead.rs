@@ -5,7 +5,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::time::{Instant, sleep_until};
 
 use super::NotDone;
@@ -35,7 +35,7 @@ const MAX_LISTED: usize = 10_000;
 const MAX_LISTED_BYTES: usize = 256 << 20;
 
 /// Selects dead letters.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Filter {
     /// Selects dead letters whose reason contains this text.
     pub reason: Option<String>,
@@ -49,6 +49,13 @@ impl Filter {
     /// Returns true if the filter selects all dead letters.
     pub fn is_all(&self) -> bool {
         self.reason.is_none() && self.tenant.is_none() && self.id.is_none()
+    }
+
+    /// Returns the request of a command for the audit: to change at most `limit` of these.
+    pub fn audited(&self, limit: Option<u32>) -> Value {
+        let Self { reason, tenant, id } = self;
+        let all = self.is_all();
+        json!({"reason": reason, "tenant": tenant, "id": id, "all": all, "limit": limit})
     }
 }
 
@@ -93,6 +100,7 @@ impl LetterChange {
 }
 
 /// Dead letters that a list found, newest first.
+#[derive(Debug, Default)]
 pub struct LetterList {
     /// Dead letters that match the filter.
     pub rows: Vec<LetterRow>,
@@ -101,7 +109,7 @@ pub struct LetterList {
 }
 
 /// Progress of a look at the queue.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Default)]
 pub struct SearchProgress {
     /// Messages that were in the queue at the start and are not looked at yet.
     pub left: u32,

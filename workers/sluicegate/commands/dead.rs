@@ -129,13 +129,6 @@ impl From<LetterOptions> for dead::Filter {
     }
 }
 
-impl SelectedLetters {
-    fn in_the_audit(&self) -> Value {
-        let LetterOptions { reason, tenant, id } = &self.filter;
-        json!({"reason": reason, "tenant": tenant, "id": id, "all": self.all, "limit": self.limit})
-    }
-}
-
 /// Runs the command.
 pub async fn run(args: DeadArgs, config: &Config) -> Result<ExitCode, Failure> {
     let asked = match &args.command {
@@ -143,10 +136,12 @@ pub async fn run(args: DeadArgs, config: &Config) -> Result<ExitCode, Failure> {
         DeadCommand::Drop { change } => Some((change, LetterChange::Drop)),
         DeadCommand::List { .. } | DeadCommand::Show { .. } => None,
     };
+    let mut of_it = None;
     if let Some((chosen, change)) = asked {
-        change.check(&chosen.filter.clone().into(), chosen.all, config)?;
+        let filter: dead::Filter = chosen.filter.clone().into();
+        change.check(&filter, chosen.all, config)?;
+        of_it = Some((filter.audited(chosen.limit), change));
     }
-    let of_it = asked.map(|(chosen, change)| (chosen.in_the_audit(), change));
     let client = open(config).await?;
     match of_it {
         Some((which, LetterChange::Replay(_))) => {
