@@ -6,7 +6,8 @@ use operator::steer;
 use operator::tenant::limit_name;
 use operator::tenant_action::TenantAction;
 use operator::trials::Trial;
-use rules::limit::{MAX_REQUESTS, ceil_ms};
+use ratatui::crossterm::event::KeyCode;
+use rules::limit::{Limit, MAX_REQUESTS, ceil_ms};
 use rules::tenant::Tenant;
 
 use super::action::Act;
@@ -18,36 +19,30 @@ const DEFAULT_DURATION: &str = "1h";
 const MAX_TYPED_CHARS: usize = 64;
 
 /// A question on the screen.
-#[derive(Debug, Clone, PartialEq)]
 pub enum Prompt {
     /// Waits for a typed line.
-    Line {
-        /// The action without the value to be typed.
-        draft: Draft,
-        /// The typed text so far.
-        text: String,
-        /// The reason why the last input was refused.
-        wrong: Option<String>,
-    },
+    Line(Question),
     /// Waits for the confirmation of an action.
     Sure(Act),
 }
 
-/// An action on a tenant, whose missing values are to be typed.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Draft {
-    tenant: Tenant,
-    wish: Wish,
-    limit: Option<String>,
-    max: Option<u64>,
+/// A question for one value.
+pub struct Question {
+    pub text: String,
+    /// The typed text so far.
+    pub typed: String,
+    /// The reason why the last input was refused.
+    pub wrong: Option<String>,
+    next: NextPrompt,
 }
 
-/// The kind of an action.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Wish {
-    /// Pauses the tenant.
-    Pause,
-    /// Sets another maximum of a limit for some time.
+/// Takes the typed line, and returns the next question or the error in the line.
+type NextPrompt = Box<dyn Fn(&str, &Config) -> Result<Prompt, String> + Send>;
+
+/// A change of a limit.
+#[derive(Debug, Clone, Copy)]
+pub enum LimitChange {
+    /// Sets another maximum for some time.
     Set,
     /// Restores the configured maximum.
     Clear,
@@ -57,204 +52,140 @@ pub enum Wish {
     EndTry,
 }
 
-/// A value to be typed.
-enum MissingValue {
-    Limit,
-    Max,
-    Duration,
-}
-
-impl Prompt {
-    /// Appends a typed character.
-    pub fn add(&mut self, c: char) {
-        if let Self::Line { text, .. } = self
-            && !c.is_control()
-            && text.chars().count() < MAX_TYPED_CHARS
-        {
-            text.push(c);
-        }
-    }
-
-    /// Deletes the last character.
-    pub fn delete(&mut self) {
-        if let Self::Line { text, .. } = self {
-            text.pop();
-        }
-    }
-
-    /// Takes the typed line. Returns the next question, or the same one with the error.
-    pub fn submit(self, config: &Config) -> Self {
-        let Self::Line { draft, text, .. } = self else {
-            return self;
-        };
-        match draft.clone().with(text.trim(), config) {
-            Ok(next) => next,
-            Err(wrong) => Self::Line {
-                draft,
-                text,
-                wrong: Some(wrong),
-            },
-        }
-    }
-}
-
-impl Draft {
-    /// Drafts a pause of `tenant`.
-    pub fn pause(tenant: Tenant) -> Self {
-        Self {
-            tenant,
-            wish: Wish::Pause,
-            limit: None,
-            max: None,
-        }
-    }
-
-    /// Drafts a change of a limit of `tenant`: of `selected`, or of the only one.
-    ///
-    /// # Errors
-    /// The reason why the limit can't be changed.
-    pub fn limit(
-        config: &Config,
-        tenant: Tenant,
-        wish: Wish,
-        selected: Option<&str>,
-    ) -> Result<Self, String> {
-        let limit = match limit_name(&config.rate_limiter.policy, &tenant, selected) {
-            Ok(name) => Some(name),
-            Err(_) if selected.is_none() && !names(config, &tenant).is_empty() => None,
-            Err(why) => return Err(why.to_string()),
-        };
-        Ok(Self {
-            wish,
-            limit,
-            ..Self::pause(tenant)
+impl Question {
+    fn ask(
+        text: String,
+        next: impl Fn(&str, &Config) -> Result<Prompt, String> + Send + 'static,
+    ) -> Prompt {
+        Prompt::Line(Self {
+            text,
+            typed: String::new(),
+            wrong: None,
+            next: Box::new(next),
         })
     }
 
-    /// Drafts the enforcement of `max` for the limit `name` of `tenant`.
-    pub fn enforce(tenant: Tenant, name: String, max: u64) -> Self {
-        Self {
-            wish: Wish::Set,
-            limit: Some(name),
-            max: Some(max),
-            ..Self::pause(tenant)
-        }
-    }
-
-    fn missing(&self) -> Option<MissingValue> {
-        match self.wish {
-            Wish::Pause => Some(MissingValue::Duration),
-            _ if self.limit.is_none() => Some(MissingValue::Limit),
-            Wish::Clear | Wish::EndTry => None,
-            Wish::Set | Wish::Try if self.max.is_none() => Some(MissingValue::Max),
-            Wish::Set | Wish::Try => Some(MissingValue::Duration),
-        }
-    }
-
-    /// Asks for the first missing value, or for the confirmation.
-    ///
-    /// # Errors
-    /// The reason why the limit can't be tried.
-    pub fn ask(self, config: &Config) -> Result<Prompt, String> {
-        if let (Wish::Try, Some(limit)) = (self.wish, &self.limit) {
-            // Some limits can't be tried with any maximum.
-            let (tenant, max) = (self.tenant.clone(), self.max.unwrap_or(1));
-            Trial::new(&config.rate_limiter.policy, tenant, limit.clone(), max)
-                .map_err(|why| why.to_string())?;
-        }
-        Ok(match self.missing() {
-            None => Prompt::Sure(self.act(0)),
-            Some(_) => Prompt::Line {
-                draft: self,
-                text: String::new(),
-                wrong: None,
+    /// Handles a key. Returns the next question, or the same one, perhaps with an error.
+    pub fn pressed(mut self, key: KeyCode, config: &Config) -> Prompt {
+        match key {
+            KeyCode::Enter => match (self.next)(self.typed.trim(), config) {
+                Ok(next) => return next,
+                Err(wrong) => self.wrong = Some(wrong),
             },
-        })
+            KeyCode::Backspace => drop(self.typed.pop()),
+            KeyCode::Char(c) if !c.is_control() && self.typed.chars().count() < MAX_TYPED_CHARS => {
+                self.typed.push(c);
+            }
+            _ => {}
+        }
+        Prompt::Line(self)
     }
+}
 
-    /// Takes the typed text as the missing value.
-    fn with(mut self, text: &str, config: &Config) -> Result<Prompt, String> {
-        match self.missing() {
-            Some(MissingValue::Limit) => {
+/// Asks for the duration of an action, and then for its confirmation.
+fn ask_duration(what: &str, action: impl Fn(u64) -> TenantAction + Send + 'static) -> Prompt {
+    let text = format!("{what} for how long? (90s, 30m, 7d; Enter: {DEFAULT_DURATION})");
+    Question::ask(text, move |typed, _| {
+        let typed = if typed.is_empty() {
+            DEFAULT_DURATION
+        } else {
+            typed
+        };
+        let duration_ms = ceil_ms(steer::span(typed)?);
+        Ok(Prompt::Sure(Act::Tenant(action(duration_ms))))
+    })
+}
+
+fn ask_max(
+    text: String,
+    next: impl Fn(u64, &Config) -> Result<Prompt, String> + Send + 'static,
+) -> Prompt {
+    Question::ask(text, move |typed, config| {
+        let max = typed.parse().ok();
+        let max = max.filter(|max| (1..=MAX_REQUESTS).contains(max));
+        let wrong = || format!("it must be a number from 1 to {MAX_REQUESTS}");
+        next(max.ok_or_else(wrong)?, config)
+    })
+}
+
+/// Asks for how long to pause `tenant`.
+pub fn pause(tenant: Tenant) -> Prompt {
+    let what = format!("Pause {}", name(tenant.as_str()));
+    ask_duration(&what, move |duration_ms| {
+        TenantAction::Change(tenant.clone(), Change::Pause { duration_ms })
+    })
+}
+
+/// Asks for how long to enforce `max` for the limit `limit` of `tenant`.
+pub fn enforce(tenant: Tenant, limit: String, max: u64) -> Prompt {
+    let what = format!("Limit {limit} of {}: {max}", name(tenant.as_str()));
+    ask_duration(&what, move |duration_ms| {
+        let name = limit.clone();
+        let change = Change::Limit {
+            name,
+            max,
+            duration_ms,
+        };
+        TenantAction::Change(tenant.clone(), change)
+    })
+}
+
+/// Asks for the values of a change of a limit of `tenant`: of `selected`, or of the only one.
+///
+/// # Errors
+/// The reason why the limit can't be changed.
+pub fn change_limit(
+    change: LimitChange,
+    (tenant, selected): (Tenant, Option<&str>),
+    config: &Config,
+) -> Result<Prompt, String> {
+    let policy = &config.rate_limiter.policy;
+    let of = name(tenant.as_str());
+    let limit = match limit_name(policy, &tenant, selected) {
+        Ok(limit) => limit,
+        Err(why) => {
+            let (_, limits) = policy.find(&tenant, None);
+            let names: Vec<&str> = limits.own().map(Limit::name).collect();
+            if selected.is_some() || names.is_empty() {
+                return Err(why.to_string());
+            }
+            let text = format!("Which limit of {of}? ({})", names.join(", "));
+            return Ok(Question::ask(text, move |typed, config| {
+                change_limit(change, (tenant.clone(), Some(typed)), config)
+            }));
+        }
+    };
+    let what = format!("Limit {limit} of {of}");
+    Ok(match change {
+        LimitChange::Clear => {
+            let change = Change::Unlimit { name: limit };
+            Prompt::Sure(Act::Tenant(TenantAction::Change(tenant, change)))
+        }
+        LimitChange::EndTry => Prompt::Sure(Act::Tenant(TenantAction::EndTry(tenant, limit))),
+        LimitChange::Set => {
+            let text = format!("{what}: temporary max-requests?");
+            ask_max(text, move |max, _| {
+                Ok(enforce(tenant.clone(), limit.clone(), max))
+            })
+        }
+        LimitChange::Try => {
+            let trial = move |max, config: &Config| {
                 let policy = &config.rate_limiter.policy;
-                let name = limit_name(policy, &self.tenant, Some(text));
-                self.limit = Some(name.map_err(|why| why.to_string())?);
-            }
-            Some(MissingValue::Max) => {
-                let max = text.parse().ok();
-                let max = max.filter(|max| (1..=MAX_REQUESTS).contains(max));
-                let wrong = || format!("it must be a number from 1 to {MAX_REQUESTS}");
-                self.max = Some(max.ok_or_else(wrong)?);
-            }
-            Some(MissingValue::Duration) | None => {
-                let text = if text.is_empty() {
-                    DEFAULT_DURATION
-                } else {
-                    text
-                };
-                return Ok(Prompt::Sure(self.act(ceil_ms(steer::span(text)?))));
-            }
+                let trial = Trial::new(policy, tenant.clone(), limit.clone(), max);
+                trial.map_err(|why| why.to_string())
+            };
+            // Some limits can't be tried with any maximum.
+            trial(1, config)?;
+            let text = format!("{what}: max-requests to try? It denies nothing.");
+            ask_max(text, move |max, config| {
+                let trial = trial(max, config)?;
+                let what = format!("{what}: try {max}");
+                Ok(ask_duration(&what, move |ms| {
+                    TenantAction::Try(trial.clone(), ms)
+                }))
+            })
         }
-        self.ask(config)
-    }
-
-    /// Returns the action, which has all values.
-    fn act(self, duration_ms: u64) -> Act {
-        let (tenant, max) = (self.tenant, self.max.unwrap_or_default());
-        let name = self.limit.unwrap_or_default();
-        let change = match self.wish {
-            Wish::Pause => Change::Pause { duration_ms },
-            Wish::Set => Change::Limit {
-                name,
-                max,
-                duration_ms,
-            },
-            Wish::Clear => Change::Unlimit { name },
-            Wish::Try => {
-                let trial = Trial {
-                    tenant,
-                    limit: name,
-                    max,
-                };
-                return Act::Tenant(TenantAction::Try(trial, duration_ms));
-            }
-            Wish::EndTry => return Act::Tenant(TenantAction::EndTry(tenant, name)),
-        };
-        Act::Tenant(TenantAction::Change(tenant, change))
-    }
-
-    /// Returns the question for the missing value.
-    pub fn describe(&self, config: &Config) -> String {
-        let tenant = name(self.tenant.as_str());
-        let limit = self.limit.as_deref().unwrap_or_default();
-        let tries = self.wish == Wish::Try;
-        match (self.missing(), self.max) {
-            (Some(MissingValue::Limit), _) => {
-                let names = names(config, &self.tenant).join(", ");
-                format!("Which limit of {tenant}? ({names})")
-            }
-            (Some(MissingValue::Max), _) if tries => {
-                format!("Limit {limit} of {tenant}: max-requests to try? It denies nothing.")
-            }
-            (Some(MissingValue::Max), _) => {
-                format!("Limit {limit} of {tenant}: temporary max-requests?")
-            }
-            (_, max) => {
-                let change = match max {
-                    None => format!("Pause {tenant}"),
-                    Some(max) if tries => format!("Limit {limit} of {tenant}: try {max}"),
-                    Some(max) => format!("Limit {limit} of {tenant}: {max}"),
-                };
-                format!("{change} for how long? (90s, 30m, 7d; Enter: {DEFAULT_DURATION})")
-            }
-        }
-    }
-}
-
-/// Returns the names of the limits that `tenant` alone has without a plan.
-fn names(config: &Config, tenant: &Tenant) -> Vec<String> {
-    let (_, limits) = config.rate_limiter.policy.find(tenant, None);
-    limits.own().map(|limit| limit.name().to_owned()).collect()
+    })
 }
 
 #[cfg(test)]
@@ -269,47 +200,66 @@ mod tests {
         Tenant::parse("acme").expect("a tenant")
     }
 
-    fn typed(mut prompt: Prompt, text: &str, config: &Config) -> Prompt {
-        while matches!(&prompt, Prompt::Line { text, .. } if !text.is_empty()) {
-            prompt.delete();
+    fn question(prompt: Prompt) -> Question {
+        match prompt {
+            Prompt::Line(question) => question,
+            Prompt::Sure(act) => panic!("{act:?}"),
         }
-        text.chars().for_each(|c| prompt.add(c));
-        prompt.submit(config)
     }
 
-    fn limit(config: &Config, wish: Wish, selected: Option<&str>) -> Result<Prompt, String> {
-        Draft::limit(config, tenant(), wish, selected)?.ask(config)
+    fn sure(prompt: Prompt) -> TenantAction {
+        match prompt {
+            Prompt::Sure(Act::Tenant(action)) => action,
+            Prompt::Sure(act) => panic!("{act:?}"),
+            Prompt::Line(question) => panic!("{}", question.text),
+        }
+    }
+
+    fn typed(prompt: Prompt, text: &str, config: &Config) -> Prompt {
+        let mut question = question(prompt);
+        question.typed.clear();
+        let keys = text.chars().map(KeyCode::Char).chain([KeyCode::Enter]);
+        keys.fold(Prompt::Line(question), |prompt, key| match prompt {
+            Prompt::Line(question) => question.pressed(key, config),
+            sure => sure,
+        })
+    }
+
+    fn limit(
+        config: &Config,
+        change: LimitChange,
+        selected: Option<&str>,
+    ) -> Result<Prompt, String> {
+        change_limit(change, (tenant(), selected), config)
     }
 
     fn wrong(prompt: &Prompt) -> &str {
         match prompt {
-            Prompt::Line {
-                wrong: Some(why), ..
-            } => why,
-            other => panic!("{other:?}"),
+            Prompt::Line(question) => question.wrong.as_deref().expect("an error"),
+            Prompt::Sure(act) => panic!("{act:?}"),
         }
     }
 
     #[test]
     fn a_pause_asks_for_how_long_and_then_whether() {
         let config = config("");
-        let pause = || Draft::pause(tenant()).ask(&config).expect("a question");
-        let prompt = typed(pause(), "soon", &config);
-        assert!(wrong(&prompt).contains("90s or 1h"), "{prompt:?}");
+        let prompt = typed(pause(tenant()), "soon", &config);
+        assert!(wrong(&prompt).contains("90s or 1h"), "{}", wrong(&prompt));
         let prompt = typed(prompt, "2y", &config);
         assert!(!wrong(&prompt).is_empty());
         let change = Change::Pause {
             duration_ms: 3_600_000,
         };
-        let sure = Prompt::Sure(Act::Tenant(TenantAction::Change(tenant(), change)));
-        assert_eq!(typed(prompt, "1h", &config), sure);
-        assert_eq!(pause().submit(&config), sure, "is usual");
+        let expected = TenantAction::Change(tenant(), change);
+        assert_eq!(sure(typed(prompt, "1h", &config)), expected);
+        let usual = typed(pause(tenant()), "", &config);
+        assert_eq!(sure(usual), expected);
     }
 
     #[test]
     fn one_of_several_limits_must_be_named() {
         let one = config("");
-        let prompt = limit(&one, Wish::Set, None).expect("a question");
+        let prompt = limit(&one, LimitChange::Set, None).expect("a question");
         let prompt = typed(prompt, "0", &one);
         assert_eq!(
             wrong(&prompt),
@@ -321,18 +271,13 @@ mod tests {
             max: 7,
             duration_ms: 1_800_000,
         };
-        assert_eq!(
-            prompt,
-            Prompt::Sure(Act::Tenant(TenantAction::Change(tenant(), change)))
-        );
+        assert_eq!(sure(prompt), TenantAction::Change(tenant(), change));
 
         let two = config("rate-limiter: {limits: [{name: day}, {name: hour}]}");
-        let prompt = limit(&two, Wish::Clear, None).expect("a question");
-        let Prompt::Line { draft, .. } = &prompt else {
-            panic!("{prompt:?}");
-        };
-        assert_eq!(draft.describe(&two), "Which limit of acme? (day, hour)");
-        let prompt = typed(prompt, "hours", &two);
+        let prompt = limit(&two, LimitChange::Clear, None).expect("a question");
+        let question = question(prompt);
+        assert_eq!(question.text, "Which limit of acme? (day, hour)");
+        let prompt = typed(Prompt::Line(question), "hours", &two);
         assert!(
             wrong(&prompt).contains("did you mean hour?"),
             "{}",
@@ -340,17 +285,21 @@ mod tests {
         );
         let name = "hour".to_owned();
         let clear = TenantAction::Change(tenant(), Change::Unlimit { name });
-        let clear = Prompt::Sure(Act::Tenant(clear));
-        assert_eq!(typed(prompt, "hour", &two), clear);
+        assert_eq!(sure(typed(prompt, "hour", &two)), clear);
         // The selected limit is not asked for.
-        assert_eq!(limit(&two, Wish::Clear, Some("hour")), Ok(clear));
+        let selected = limit(&two, LimitChange::Clear, Some("hour"));
+        assert_eq!(selected.map(sure), Ok(clear));
         // An impossible one is refused, and no other limit is asked for.
         let shadow = config("rate-limiter: {limits: [{name: day}, {name: hour, shadow: true}]}");
-        let why = limit(&shadow, Wish::Set, Some("hour")).expect_err("it denies nothing");
+        let why = limit(&shadow, LimitChange::Set, Some("hour"))
+            .err()
+            .expect("it denies nothing");
         assert!(why.contains("hour is a shadow"), "{why}");
 
         let global = config("rate-limiter: {scope: global}");
-        let why = limit(&global, Wish::Set, None).expect_err("it has none");
+        let why = limit(&global, LimitChange::Set, None)
+            .err()
+            .expect("it has none");
         assert!(why.contains("scope: global"), "{why}");
     }
 
@@ -358,7 +307,7 @@ mod tests {
     fn a_limit_is_tried_if_possible() {
         let config =
             config("rate-limiter: {limits: [{name: day}, {name: at-once, max-concurrent: 4}]}");
-        let prompt = limit(&config, Wish::Try, Some("day")).expect("a question");
+        let prompt = limit(&config, LimitChange::Try, Some("day")).expect("a question");
         let prompt = typed(prompt, "few", &config);
         assert_eq!(
             wrong(&prompt),
@@ -368,24 +317,26 @@ mod tests {
         let policy = &config.rate_limiter.policy;
         let trial = Trial::new(policy, tenant(), "day".to_owned(), 7).expect("it can be");
         let trial = TenantAction::Try(trial, 86_400_000);
-        assert_eq!(prompt, Prompt::Sure(Act::Tenant(trial)));
+        assert_eq!(sure(prompt), trial);
         // A limit that can't be tried is refused before a number is typed.
-        let why = limit(&config, Wish::Try, Some("at-once")).expect_err("it holds leases");
+        let why = limit(&config, LimitChange::Try, Some("at-once"))
+            .err()
+            .expect("it holds leases");
         assert!(why.contains("max-concurrent"), "{why}");
         let end = TenantAction::EndTry(tenant(), "day".to_owned());
-        let end = Prompt::Sure(Act::Tenant(end));
-        assert_eq!(limit(&config, Wish::EndTry, Some("day")), Ok(end));
+        assert_eq!(
+            limit(&config, LimitChange::EndTry, Some("day")).map(sure),
+            Ok(end)
+        );
     }
 
     #[test]
     fn typed_input_is_bounded() {
         let config = config("");
-        let mut prompt = Draft::pause(tenant()).ask(&config).expect("a question");
-        (0..1_000).for_each(|_| prompt.add('1'));
-        prompt.add('\u{1b}');
-        let Prompt::Line { text, .. } = prompt else {
-            panic!("a line");
-        };
-        assert_eq!(text.chars().count(), MAX_TYPED_CHARS);
+        let prompt = typed(pause(tenant()), &"1".repeat(1_000), &config);
+        assert_eq!(question(prompt).typed.chars().count(), MAX_TYPED_CHARS);
+        let control = typed(pause(tenant()), "1s\u{1b}", &config);
+        let change = Change::Pause { duration_ms: 1_000 };
+        assert_eq!(sure(control), TenantAction::Change(tenant(), change));
     }
 }

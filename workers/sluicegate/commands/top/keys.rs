@@ -3,12 +3,13 @@
 use std::cell::Cell;
 
 use gate::Change;
+use operator::dead::{Filter, LetterChange};
 use operator::tenant_action::TenantAction;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use rules::tenant::Tenant;
 
 use super::action::{Act, LetterSelection};
-use super::dialogs::{Draft, Prompt, Wish};
+use super::dialogs::{LimitChange, Prompt, change_limit, enforce, pause};
 use super::model::{Model, ServerRequest, TenantPage, TopView, VIEWS};
 use super::query::QueryState;
 
@@ -36,48 +37,38 @@ impl Model {
         self.command(key.code)
     }
 
-    fn handle_prompt_key(&mut self, mut prompt: Prompt, key: KeyCode) -> Vec<(u64, ServerRequest)> {
+    fn handle_prompt_key(&mut self, prompt: Prompt, key: KeyCode) -> Vec<(u64, ServerRequest)> {
         match (prompt, key) {
             (Prompt::Sure(act), KeyCode::Char('y' | 'Y')) => return vec![self.begin(act)],
-            (Prompt::Sure(_), _) | (Prompt::Line { .. }, KeyCode::Esc) => {
+            (Prompt::Sure(_), _) | (Prompt::Line(_), KeyCode::Esc) => {
                 self.show_status("nothing was changed", false);
-                return Vec::new();
             }
-            (line, KeyCode::Enter) => prompt = line.submit(&self.pipeline().config),
-            (line, key) => {
-                prompt = line;
-                match key {
-                    KeyCode::Char(c) => prompt.add(c),
-                    KeyCode::Backspace => prompt.delete(),
-                    _ => {}
-                }
+            (Prompt::Line(question), key) => {
+                self.prompt = Some(question.pressed(key, &self.pipeline().config));
             }
         }
-        self.prompt = Some(prompt);
         Vec::new()
     }
 
     fn handle_search_key(&mut self, key: KeyCode) {
         match key {
-            KeyCode::Esc => {
-                self.is_searching = false;
-                self.search.clear();
-            }
+            KeyCode::Down => return self.go(1),
+            KeyCode::Up => return self.go(-1),
             KeyCode::Enter => {
                 self.is_searching = false;
                 self.end_search();
-                self.urge();
+                return self.urge();
+            }
+            KeyCode::Esc => {
+                self.is_searching = false;
+                return self.search.clear();
             }
             KeyCode::Backspace => drop(self.search.pop()),
             // A tenant's name has at most 255 bytes.
             KeyCode::Char(c) if self.search.len() < 255 => self.search.push(c),
-            KeyCode::Down => self.go(1),
-            KeyCode::Up => self.go(-1),
             _ => {}
         }
-        if self.is_searching && !matches!(key, KeyCode::Down | KeyCode::Up) {
-            self.cursors[TopView::Tenants as usize] = Default::default();
-        }
+        self.cursors[TopView::Tenants as usize] = Default::default();
     }
 
     /// Ends the search: selects the only match, lists several, or, if no busy tenant matches,
@@ -115,11 +106,9 @@ impl Model {
         match key {
             KeyCode::Char('q') => self.is_over = true,
             KeyCode::Char('?' | 'h') | KeyCode::F(1) => self.is_help = true,
-            KeyCode::Char(c @ '1'..='4') => self.show(VIEWS[c as usize - '1' as usize]),
-            KeyCode::Tab => self.show(VIEWS[(self.view as usize + 1) % VIEWS.len()]),
-            KeyCode::BackTab => {
-                self.show(VIEWS[(self.view as usize + VIEWS.len() - 1) % VIEWS.len()]);
-            }
+            KeyCode::Char(c @ '1'..='4') => self.show(VIEWS[c as usize - '1' as usize].0),
+            KeyCode::Tab => self.turn(1),
+            KeyCode::BackTab => self.turn(VIEWS.len() - 1),
             KeyCode::Char(']') => self.switch(1),
             KeyCode::Char('[') => self.switch(self.pipelines.len() - 1),
             KeyCode::Char('/') => {
@@ -133,8 +122,7 @@ impl Model {
                 // The operator looks for the first row of the new list.
                 let is_sorted = matches!(self.view, TopView::Tenants | TopView::Limits);
                 if is_sorted && self.page.is_none() {
-                    let rows = self.rows();
-                    self.cursor().set(&rows, 0);
+                    self.move_cursor(isize::MIN);
                 }
             }
             KeyCode::Esc | KeyCode::Backspace => return self.back(),
@@ -156,6 +144,10 @@ impl Model {
             _ => {}
         }
         Vec::new()
+    }
+
+    fn turn(&mut self, by: usize) {
+        self.show(VIEWS[(self.view as usize + by) % VIEWS.len()].0);
     }
 
     fn show(&mut self, view: TopView) {
@@ -193,20 +185,24 @@ impl Model {
             let scroll = page.scroll.get().saturating_add_signed(by);
             return page.scroll.set(scroll);
         }
-        let rows = self.rows();
-        self.cursor().go(&rows, by);
+        self.move_cursor(by);
     }
 
     /// Returns true if a new action can begin. Only one runs at a time, so that the result of each
     /// is shown.
     fn is_free(&mut self) -> bool {
-        match &self.action {
-            None => true,
-            Some(action) => {
-                let words = format!("{} is still running", action.what);
-                self.show_status(words, true);
-                false
-            }
+        let Some(action) = &self.action else {
+            return true;
+        };
+        let words = format!("{} is still running", action.what);
+        self.show_status(words, true);
+        false
+    }
+
+    fn ask(&mut self, prompt: Result<Prompt, String>) {
+        match prompt {
+            Ok(prompt) => self.prompt = Some(prompt),
+            Err(why) => self.show_status(why, true),
         }
     }
 
@@ -214,56 +210,47 @@ impl Model {
         let Some(tenant) = self.selected_tenant() else {
             return self.show_status("no tenant is selected: 2 lists tenants, / finds one", true);
         };
-        if !self.is_free() {
-            return;
-        }
-        let limit = self
-            .place()
-            .filter(|_| self.view == TopView::Limits && self.page.is_none());
-        let limit = limit.and_then(|at| Some(self.limits().get(at)?.limit.name.clone()));
-        let limit = limit.as_deref();
-        let config = &self.pipeline().config;
-        let change = |wish| Draft::limit(config, tenant.clone(), wish, limit)?.ask(config);
-        let sure = |change| {
-            let action = TenantAction::Change(tenant.clone(), change);
-            Ok(Prompt::Sure(Act::Tenant(action)))
-        };
-        let prompt = match key {
-            'p' => Draft::pause(tenant.clone()).ask(config),
-            'l' => change(Wish::Set),
-            'c' => change(Wish::Clear),
-            't' => change(Wish::Try),
-            'e' => self.enforcement(&tenant, limit),
-            'x' => {
-                let mut tried = self.trials(&tenant).map(|(name, _)| name);
-                // The only trial needs no name.
-                let only = tried.next().filter(|_| tried.next().is_none());
-                let draft = Draft::limit(config, tenant.clone(), Wish::EndTry, limit.or(only));
-                draft.and_then(|draft| draft.ask(config))
-            }
-            'r' => sure(Change::Resume),
-            _ => sure(Change::Reset),
-        };
-        match prompt {
-            Ok(prompt) => self.prompt = Some(prompt),
-            Err(why) => self.show_status(why, true),
+        if self.is_free() {
+            let prompt = self.tenant_prompt(key, tenant);
+            self.ask(prompt);
         }
     }
 
-    /// Asks to enforce the trial of `tenant`. `selected` is the limit that is selected on the
-    /// screen.
-    fn enforcement(&self, tenant: &Tenant, selected: Option<&str>) -> Result<Prompt, String> {
-        let tried: Vec<(&str, u64)> = (self.trials(tenant))
-            .filter(|(name, _)| selected.is_none_or(|selected| selected == *name))
-            .collect();
-        match tried.as_slice() {
-            [(name, max)] => {
-                let draft = Draft::enforce(tenant.clone(), (*name).to_owned(), *max);
-                draft.ask(&self.pipeline().config)
+    fn tenant_prompt(&self, key: char, tenant: Tenant) -> Result<Prompt, String> {
+        let limits = match (self.view, &self.page) {
+            (TopView::Limits, None) => self.limits(),
+            _ => Vec::new(),
+        };
+        let selected = self.place().and_then(|at| limits.get(at));
+        let selected = selected.map(|row| row.limit.name.as_str());
+        let sure = |tenant, change| Prompt::Sure(Act::Tenant(TenantAction::Change(tenant, change)));
+        let (change, selected) = match key {
+            'p' => return Ok(pause(tenant)),
+            'r' => return Ok(sure(tenant, Change::Resume)),
+            'z' => return Ok(sure(tenant, Change::Reset)),
+            'l' => (LimitChange::Set, selected),
+            'c' => (LimitChange::Clear, selected),
+            't' => (LimitChange::Try, selected),
+            _ => {
+                let tried = self.trials(&tenant);
+                let mut tried =
+                    tried.filter(|(name, _)| selected.is_none_or(|selected| selected == *name));
+                match (key, tried.next(), tried.next()) {
+                    ('e', Some((name, max)), None) => {
+                        return Ok(enforce(tenant.clone(), name.to_owned(), max));
+                    }
+                    ('e', None, _) => return Err("no limit is being tried: t tries one".to_owned()),
+                    ('e', ..) => {
+                        let words = "several limits are being tried: select one in the limits (3)";
+                        return Err(words.to_owned());
+                    }
+                    // The only trial needs no name.
+                    (_, Some((only, _)), None) => (LimitChange::EndTry, Some(only)),
+                    _ => (LimitChange::EndTry, selected),
+                }
             }
-            [] => Err("no limit is being tried: t tries one".to_owned()),
-            _ => Err("several limits are being tried: select one in the limits (3)".to_owned()),
-        }
+        };
+        change_limit(change, (tenant.clone(), selected), &self.pipeline().config)
     }
 
     fn act_on_letters(&mut self, key: char) {
@@ -277,34 +264,36 @@ impl Model {
         if key == 'f' {
             return self.pipeline_mut().letters.urge();
         }
-        match self.selected_letters(key) {
-            Ok(which) => self.prompt = Some(Prompt::Sure(Act::Replay(which))),
-            Err(why) => self.show_status(why, true),
-        }
+        let which = self.selected_letters(key);
+        self.ask(which.map(|which| Prompt::Sure(Act::Replay(which))));
     }
 
     fn selected_letters(&self, key: char) -> Result<LetterSelection, String> {
         let none = || "no dead letter is listed: f fetches dead letters".to_owned();
         let (listed, _) = self.pipeline().letters.answer().ok_or_else(none)?;
-        let row = self.place().and_then(|at| listed.rows.get(at));
-        let row = row.ok_or_else(none)?;
-        let tenant = row.tenant.clone();
-        let which = match key {
+        let rows = &listed.rows;
+        let row = self.place().and_then(|at| rows.get(at)).ok_or_else(none)?;
+        let tenant = row.tenant.clone().unwrap_or_default();
+        let (id, tenant, listed) = match key {
             'R' => {
                 let without = "it has no id: T replays its tenant's dead letters, A all";
-                LetterSelection::One(row.id.clone().ok_or(without)?, tenant)
+                // IDs belong to publishers, and two tenants' may be equal.
+                (Some(row.id.clone().ok_or(without)?), Some(tenant), 1)
             }
+            'T' if tenant.is_empty() => return Err("it has no tenant: A replays all".to_owned()),
             'T' => {
-                let tenant = tenant.filter(|tenant| !tenant.is_empty());
-                let tenant = tenant.ok_or("it has no tenant: A replays all")?;
-                let rows = listed.rows.iter();
-                let rows = rows.filter(|row| row.tenant.as_deref() == Some(&tenant));
+                let rows = rows.iter();
+                let rows = rows.filter(|row| row.tenant.as_ref() == Some(&tenant));
                 let listed = rows.count();
-                LetterSelection::Of(tenant, listed)
+                (None, Some(tenant), listed)
             }
-            _ => LetterSelection::All(listed.rows.len()),
+            _ => (None, None, rows.len()),
         };
-        which.check(&self.pipeline().config)?;
-        Ok(which)
+        let reason = None;
+        let filter = Filter { reason, tenant, id };
+        let checked =
+            LetterChange::Replay(None).check(&filter, filter.is_all(), &self.pipeline().config);
+        checked.map_err(|why| why.to_string())?;
+        Ok(LetterSelection { filter, listed })
     }
 }

@@ -1,25 +1,27 @@
 //! The state of the screen, and its reaction to keys, answers and time. Without I/O or a clock:
 //! requests to servers are returned.
 
-mod questions;
-mod rows;
+mod requests;
 
 use std::cell::Cell;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use config::{Config, PipelineName};
 use operator::dead::LetterList;
+use operator::fleet::BusiestTenants;
+use operator::fullness::Fullness;
 use operator::inspect::Glance;
 use operator::overview::Overview;
-use rules::report::view::Sort;
+use rules::report::view::{Row, Sort};
+use rules::scope::Scope;
 use rules::tenant::Tenant;
 
-use super::cursor::Cursor;
+use super::cursor::{Cursor, ListRow};
 use super::dialogs::Prompt;
 use super::file::FileReading;
 use super::query::QueryState;
-pub use questions::{ServerAnswer, ServerRequest};
-pub use rows::ListedLimit;
+pub use requests::{ServerAnswer, ServerRequest};
 
 /// How long the result of an action is shown, in milliseconds.
 const TOLD_MS: u64 = 30_000;
@@ -33,26 +35,26 @@ pub enum TopView {
     DeadLetters,
 }
 
-/// All views in the order of their keys.
-pub const VIEWS: [TopView; 4] = [
-    TopView::Fleet,
-    TopView::Tenants,
-    TopView::Limits,
-    TopView::DeadLetters,
+/// All views in the order of their keys, with their titles.
+pub const VIEWS: [(TopView, &str); 4] = [
+    (TopView::Fleet, "Fleet"),
+    (TopView::Tenants, "Tenants"),
+    (TopView::Limits, "Limits"),
+    (TopView::DeadLetters, "Dead letters"),
 ];
 
 /// One pipeline and its last answers.
 pub struct PipelineModel {
     pub name: PipelineName,
     pub config: Arc<Config>,
-    pub picture: QueryState<Overview>,
+    pub picture: QueryState<Box<Overview>>,
     pub letters: QueryState<LetterList>,
 }
 
 /// A tenant's own page.
 pub struct TenantPage {
     pub tenant: Tenant,
-    pub glance: QueryState<Glance>,
+    pub glance: QueryState<Box<Glance>>,
     /// Number of text lines scrolled past the top. Only the screen knows how many there are, and
     /// lowers a number that is too large.
     pub scroll: Cell<usize>,
@@ -74,6 +76,24 @@ pub struct RunningAction {
     pub what: String,
     pub progress: String,
     pub since_ms: u64,
+}
+
+/// A row of the limits.
+pub struct ListedLimit<'a> {
+    /// `None` for a limit that all tenants share.
+    pub tenant: Option<&'a Tenant>,
+    pub limit: &'a Fullness,
+}
+
+impl ListedLimit<'_> {
+    fn row(&self) -> ListRow {
+        let tenant = self.tenant.map_or("", Tenant::as_str);
+        let shadow = if self.limit.shadow.is_some() { "~" } else { "" };
+        ListRow {
+            name: format!("{}{shadow} {tenant}", self.limit.name),
+            tenant: self.tenant.cloned(),
+        }
+    }
 }
 
 /// The whole screen.
@@ -193,6 +213,122 @@ impl Model {
         let (picture, at_ms) = self.pipeline().picture.answer()?;
         let passed = self.now_ms.saturating_sub(at_ms);
         Some((picture, picture.fleet.view.now_ms.saturating_add(passed)))
+    }
+
+    /// Returns the tenants that the gate was asked for, with their limits.
+    pub fn shown(&self) -> Option<&BusiestTenants> {
+        self.picture()?.0.shown.as_ref()
+    }
+
+    /// Returns the listed tenants: those that the gate was asked for and, during a search, all
+    /// tenants in the workers' reports.
+    pub fn tenants(&self) -> Vec<&Row> {
+        let Some((picture, _)) = self.picture() else {
+            return Vec::new();
+        };
+        let asked = picture.shown.iter().flat_map(|shown| &shown.rows);
+        let mut rows: Vec<&Row> = asked.collect();
+        if !self.search.is_empty() {
+            let known: BTreeSet<&Tenant> = rows.iter().map(|row| &row.tenant).collect();
+            let all = picture.fleet.view.tenants.iter();
+            rows.extend(all.filter(|row| !known.contains(&row.tenant)));
+            rows.retain(|row| row.has_in_name(&self.search));
+        }
+        rows.sort_by(|one, two| self.sort.order(one, two));
+        rows
+    }
+
+    /// Returns the limits that all tenants share, once each, then those of each listed tenant.
+    pub fn limits(&self) -> Vec<ListedLimit<'_>> {
+        let Some(shown) = self.shown() else {
+            return Vec::new();
+        };
+        let mut shared: Vec<ListedLimit> = Vec::new();
+        let mut own = Vec::new();
+        for row in self.tenants() {
+            for limit in shown.limits.get(&row.tenant).into_iter().flatten() {
+                let key = |limit: &Fullness| (limit.name.clone(), limit.shadow.is_some());
+                if limit.scope != Scope::Global {
+                    let tenant = Some(&row.tenant);
+                    own.push(ListedLimit { tenant, limit });
+                } else if shared.iter().all(|known| key(known.limit) != key(limit)) {
+                    let tenant = None;
+                    shared.push(ListedLimit { tenant, limit });
+                }
+            }
+        }
+        shared.sort_by(|one, two| one.limit.name.cmp(&two.limit.name));
+        shared.extend(own);
+        shared
+    }
+
+    /// Returns the limits of `tenant` that an operator tries with another maximum, from the last
+    /// answer: their names and these maximums.
+    pub fn trials(&self, tenant: &Tenant) -> impl Iterator<Item = (&str, u64)> {
+        let page = self.page.as_ref().filter(|page| page.tenant == *tenant);
+        let known = match page.and_then(|page| page.glance.answer()) {
+            Some((glance, _)) => Some(&glance.limits),
+            None => self.shown().and_then(|shown| shown.limits.get(tenant)),
+        };
+        let tried = known.into_iter().flatten().filter(|limit| limit.is_tried);
+        tried.map(|limit| (limit.name.as_str(), limit.max))
+    }
+
+    /// Returns the view's rows.
+    pub fn rows(&self) -> Vec<ListRow> {
+        let row = |name: &str, tenant| ListRow {
+            name: name.to_owned(),
+            tenant,
+        };
+        match self.view {
+            TopView::Fleet => {
+                let workers = self.picture().into_iter();
+                let workers = workers.flat_map(|(picture, _)| &picture.fleet.view.workers);
+                workers.map(|worker| row(&worker.name, None)).collect()
+            }
+            TopView::Tenants => {
+                let tenants = self.tenants().into_iter().map(|row| &row.tenant);
+                tenants
+                    .map(|it| row(it.as_str(), Some(it.clone())))
+                    .collect()
+            }
+            TopView::Limits => self.limits().iter().map(ListedLimit::row).collect(),
+            TopView::DeadLetters => {
+                let listed = self.pipeline().letters.answer();
+                let letters = listed
+                    .iter()
+                    .flat_map(|(listed, _)| &listed.rows)
+                    .enumerate();
+                let letters = letters.map(|(at, letter)| {
+                    let tenant = letter.tenant.as_deref();
+                    row(
+                        &at.to_string(),
+                        tenant.and_then(|it| Tenant::parse(it).ok()),
+                    )
+                });
+                letters.collect()
+            }
+        }
+    }
+
+    /// Returns the index of the selected row.
+    pub fn place(&self) -> Option<usize> {
+        self.cursors[self.view as usize].place(&self.rows())
+    }
+
+    /// Returns the tenant that keys act on.
+    pub fn selected_tenant(&self) -> Option<Tenant> {
+        if let Some(page) = &self.page {
+            return Some(page.tenant.clone());
+        }
+        let at = self.place()?;
+        self.rows().swap_remove(at).tenant
+    }
+
+    /// Moves the selection by this many rows. With 0, keeps it on its row in a new picture.
+    pub(super) fn move_cursor(&mut self, by: isize) {
+        let rows = self.rows();
+        self.cursors[self.view as usize].go(&rows, by);
     }
 
     /// Returns the last message while it is recent.

@@ -4,7 +4,7 @@
 const LATE_MS: u64 = 3_000;
 
 /// One question and its last answer.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct QueryState<T> {
     answer: Option<(T, u64)>,
     /// The number of the question in flight, and when it was sent.
@@ -22,21 +22,11 @@ pub struct QueryFailure<'a> {
     pub since_ms: u64,
     /// The reason, if known.
     pub why: Option<&'a str>,
+    /// The time of the last answer.
+    pub answered_ms: Option<u64>,
 }
 
-impl<T> Default for QueryState<T> {
-    fn default() -> Self {
-        Self {
-            answer: None,
-            in_flight: None,
-            last_ms: None,
-            failing: None,
-            is_outdated: false,
-        }
-    }
-}
-
-impl<T> QueryState<T> {
+impl<T: Default> QueryState<T> {
     /// Returns the last answer and its time.
     pub fn answer(&self) -> Option<(&T, u64)> {
         self.answer.as_ref().map(|(answer, at_ms)| (answer, *at_ms))
@@ -79,9 +69,10 @@ impl<T> QueryState<T> {
         };
     }
 
-    /// Records that the question was sent as `number`.
-    pub fn begin(&mut self, number: u64, now_ms: u64) {
-        (self.in_flight, self.last_ms) = (Some((number, now_ms)), Some(now_ms));
+    /// Records that the question is sent with the next number. `last_number` becomes this one.
+    pub fn begin(&mut self, last_number: &mut u64, now_ms: u64) {
+        *last_number += 1;
+        (self.in_flight, self.last_ms) = (Some((*last_number, now_ms)), Some(now_ms));
     }
 
     /// Takes an answer to the question `number`. Returns true if it was awaited.
@@ -105,16 +96,17 @@ impl<T> QueryState<T> {
 
     /// Returns the trouble with the server, or `None` if it answers.
     pub fn trouble(&self, now_ms: u64) -> Option<QueryFailure<'_>> {
-        if let Some((since_ms, why)) = &self.failing {
-            return Some(QueryFailure {
-                since_ms: *since_ms,
-                why: Some(why),
-            });
-        }
-        let (_, since_ms) = self.in_flight?;
-        (now_ms.saturating_sub(since_ms) >= LATE_MS).then_some(QueryFailure {
+        let (since_ms, why) = match (&self.failing, self.in_flight) {
+            (Some((since_ms, why)), _) => (*since_ms, Some(why.as_str())),
+            (None, Some((_, since_ms))) if now_ms.saturating_sub(since_ms) >= LATE_MS => {
+                (since_ms, None)
+            }
+            _ => return None,
+        };
+        Some(QueryFailure {
             since_ms,
-            why: None,
+            why,
+            answered_ms: self.answer().map(|(_, at_ms)| at_ms),
         })
     }
 }
@@ -126,30 +118,32 @@ mod tests {
     #[test]
     fn a_failure_counts_from_its_first_request_and_the_last_answer_stays() {
         let mut asked = QueryState::default();
+        let number = &mut 0;
         assert!(asked.is_due(0, 2_000) && asked.is_new());
-        asked.begin(1, 0);
+        asked.begin(number, 0);
         assert!(!asked.is_due(9_000, 2_000), "one at a time");
         assert!(asked.receive(1, Ok("first"), 100));
         assert!(!asked.is_due(1_999, 2_000) && asked.is_due(2_000, 2_000));
         assert_eq!(asked.trouble(2_000), None);
         // The question hangs, which is reported before it fails.
-        asked.begin(2, 2_000);
+        asked.begin(number, 2_000);
         assert_eq!(asked.trouble(4_999), None);
         let hangs = |why| QueryFailure {
             since_ms: 2_000,
             why,
+            answered_ms: Some(100),
         };
         assert_eq!(asked.trouble(5_000), Some(hangs(None)));
         assert!(asked.receive(2, Err("away".to_owned()), 7_000));
-        asked.begin(3, 7_000);
+        asked.begin(number, 7_000);
         assert!(asked.receive(3, Err("still away".to_owned()), 9_000));
         assert_eq!(asked.trouble(9_000), Some(hangs(Some("still away"))));
         assert_eq!(asked.answer(), Some((&"first", 100)));
         // An answer that is no longer wanted is ignored.
-        asked.begin(4, 9_000);
+        asked.begin(number, 9_000);
         asked.urge();
         assert!(asked.is_due(9_000, 2_000));
-        asked.begin(5, 9_000);
+        asked.begin(number, 9_000);
         assert!(!asked.receive(4, Ok("old"), 9_001));
         assert!(asked.receive(5, Ok("new"), 9_002));
         assert_eq!(asked.answer(), Some((&"new", 9_002)));

@@ -177,7 +177,7 @@ impl PipelineServers {
         // Registered first, so that Esc during connecting counts.
         let stopped = stop.notified();
         let client = connect(&self.config).await.map_err(|why| why.to_string())?;
-        let request = which.in_the_audit();
+        let request = which.filter.audited(None);
         let unwritten = written(&self.gate, "dead replay", json!({}), request).await;
         let progress = |done: u64, left: u32| {
             let done = count(done, "dead letter");
@@ -186,10 +186,9 @@ impl PipelineServers {
             )));
         };
         let dead = LetterQueue::new(&client, &self.config);
-        let (filter, change) = (which.filter(), dead::LetterChange::Replay(None));
-        let ended = dead
-            .change((&filter, None), change, stopped, progress)
-            .await;
+        let change = dead::LetterChange::Replay(None);
+        let which = (&which.filter, None);
+        let ended = dead.change(which, change, stopped, progress).await;
         close(client).await;
         let ChangeResult {
             done,

@@ -152,7 +152,7 @@ fn a_confirmation_applies_only_to_the_named_tenant() {
     let Some(Prompt::Sure(act)) = &model.prompt else {
         panic!("a question");
     };
-    let words = act.describe();
+    let (_, words) = act.describe();
     assert!(words.starts_with("Reset the waitlist of acme: "), "{words}");
     // In the meantime everything changes.
     model.at_time(NOW + 2_000);

@@ -58,7 +58,7 @@ fn draw_all(frame: &mut Frame, model: &Model) {
         (None, TopView::DeadLetters) => letters::draw(frame, body, model),
     }
     if let Some(prompt) = &model.prompt {
-        ask::draw(frame, area, (prompt, model));
+        ask::draw(frame, area, prompt);
     }
 }
 

@@ -3,6 +3,7 @@
 use super::*;
 use crate::commands::top::action::LetterSelection;
 use crate::commands::top::beds;
+use operator::dead::Filter;
 
 #[test]
 fn dead_letters_are_fetched_on_opening_and_on_a_key_only() {
@@ -49,7 +50,7 @@ fn dead_letters_are_not_fetched_while_they_are_replayed() {
     types(&mut model, "f");
     assert!(fetches(&mut model));
     types(&mut model, "A");
-    assert_eq!(model.prompt, None, "they are under way");
+    assert!(model.prompt.is_none(), "they are under way");
 
     let mut model = opened();
     let begun = types(&mut model, "Ay");
@@ -121,16 +122,22 @@ fn dead_letters_are_replayed_as_selected() {
     let mut model = model();
     types(&mut model, "4");
     answer(&mut model, picture);
-    let act = |which| ServerRequest::Act(0, Act::Replay(which));
-    let one = LetterSelection::One("job-0".to_owned(), Some("acme".to_owned()));
-    assert_eq!(one.filter().tenant.as_deref(), Some("acme"));
+    let act = |id: Option<&str>, tenant: Option<&str>, listed| {
+        let filter = Filter {
+            reason: None,
+            id: id.map(str::to_owned),
+            tenant: tenant.map(str::to_owned),
+        };
+        Act::Replay(LetterSelection { filter, listed })
+    };
+    let one = act(Some("job-0"), Some("acme"), 1);
     // Other tenants may use the same ID.
-    let without = LetterSelection::One("job-0".to_owned(), None);
-    assert_eq!(without.filter().tenant.as_deref(), Some(""));
-    let words = Act::Replay(without).describe();
+    let without = act(Some("job-0"), Some(""), 1);
+    let (_, words) = without.describe();
     let expected = "Replay the dead letter job-0 without a tenant: it returns";
     assert!(words.starts_with(expected), "{words}");
-    assert_eq!(types(&mut model, "Ry")[0].1, act(one.clone()));
+    let sent = |act| ServerRequest::Act(0, act);
+    assert_eq!(types(&mut model, "Ry")[0].1, sent(one.clone()));
     let again = |model: &mut Model| {
         model.action = None;
         model.prompt = None;
@@ -138,14 +145,21 @@ fn dead_letters_are_replayed_as_selected() {
     again(&mut model);
     assert_eq!(
         types(&mut model, "Ty")[0].1,
-        act(LetterSelection::Of("acme".to_owned(), 3))
+        sent(act(None, Some("acme"), 3))
     );
     again(&mut model);
-    assert_eq!(types(&mut model, "Ay")[0].1, act(LetterSelection::All(5)));
+    assert_eq!(types(&mut model, "Ay")[0].1, sent(act(None, None, 5)));
     // Esc stops it.
     assert_eq!(types(&mut model, "\u{1b}"), [(0, ServerRequest::Stop)]);
-    assert_eq!(one.in_the_audit()["id"], "job-0");
-    assert_eq!(LetterSelection::All(5).in_the_audit()["all"], true);
+    let Act::Replay(LetterSelection { filter, .. }) = one else {
+        panic!("{one:?}");
+    };
+    let audited = filter.audited(None);
+    assert_eq!(
+        (&audited["id"], &audited["all"]),
+        (&"job-0".into(), &false.into())
+    );
+    assert_eq!(Filter::default().audited(None)["all"], true);
 
     // If the routing key is the tenant, replaying is impossible and not offered.
     let by_key = pipelines("job: {tenant: routing-key}");

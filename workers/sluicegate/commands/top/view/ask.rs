@@ -8,7 +8,6 @@ use ratatui::widgets::{Block, Clear, Paragraph};
 
 use super::parts::{fit, paragraph};
 use crate::commands::top::dialogs::Prompt;
-use crate::commands::top::model::Model;
 use crate::commands::top::theme::{BAD, HEAD};
 use operator::text::plain;
 
@@ -27,32 +26,32 @@ const BORDER: ratatui::symbols::border::Set = ratatui::symbols::border::Set {
     horizontal_bottom: "-",
 };
 
-pub fn draw(frame: &mut Frame, area: Rect, (prompt, model): (&Prompt, &Model)) {
+pub fn draw(frame: &mut Frame, area: Rect, prompt: &Prompt) {
     let wide = area.width.min(100);
     let inner = usize::from(wide.saturating_sub(4));
     let mut lines: Vec<Line> = Vec::new();
     let keys = match prompt {
         Prompt::Sure(act) => {
             lines.extend(paragraph(
-                &act.describe(),
+                &act.describe().1,
                 (inner, 0, MAX_LINES),
                 Style::new(),
             ));
             lines.push(Line::styled("Do it? (y/N)", HEAD));
             " y: yes, any other key: no "
         }
-        Prompt::Line { draft, text, wrong } => {
-            let config = &model.pipeline().config;
-            let question = draft.describe(config);
-            lines.extend(paragraph(&question, (inner, 0, MAX_LINES), Style::new()));
-            if let Some(wrong) = wrong {
+        Prompt::Line(question) => {
+            lines.extend(paragraph(
+                &question.text,
+                (inner, 0, MAX_LINES),
+                Style::new(),
+            ));
+            if let Some(wrong) = &question.wrong {
                 let wrong = format!("invalid: {}", plain(wrong, 400));
                 lines.extend(paragraph(&wrong, (inner, 2, MAX_LINES), BAD));
             }
-            lines.push(Line::styled(
-                fit(&format!("> {}_", plain(text, 64)), inner),
-                HEAD,
-            ));
+            let typed = format!("> {}_", plain(&question.typed, 64));
+            lines.push(Line::styled(fit(&typed, inner), HEAD));
             " Enter: continue, Esc: cancel "
         }
     };

@@ -14,22 +14,13 @@ use crate::commands::top::theme::{BAD, GOOD, HEAD, MARKED, QUIET, WARN};
 /// Maximum number of lines of a notice.
 const MAX_NOTICE_LINES: usize = 3;
 
-fn title(view: TopView) -> &'static str {
-    match view {
-        TopView::Fleet => "Fleet",
-        TopView::Tenants => "Tenants",
-        TopView::Limits => "Limits",
-        TopView::DeadLetters => "Dead letters",
-    }
-}
-
 /// Returns the title, the time, and whatever stops all tenants or does not answer.
 pub fn lines(model: &Model, wide: u16) -> Vec<Line<'static>> {
     let wide = usize::from(wide);
     let mut lines = vec![title_line(model, wide), views(model)];
     let mut notice = |text: &str, style| lines.extend(notice(text, wide, style));
-    if let Some((source, trouble, age_ms)) = trouble(model) {
-        notice(&not_answering(model, source, &trouble, age_ms), BAD);
+    if let Some((server, trouble)) = trouble(model) {
+        notice(&not_answering(model.now_ms, server, &trouble), BAD);
     }
     let Some((picture, redis_ms)) = model.picture() else {
         return lines;
@@ -66,8 +57,8 @@ fn title_line(model: &Model, wide: usize) -> Line<'static> {
 
 fn views(model: &Model) -> Line<'static> {
     let mut spans = Vec::new();
-    for (number, view) in VIEWS.into_iter().enumerate() {
-        let text = format!("{} {}", number + 1, title(view));
+    for (number, (view, title)) in VIEWS.into_iter().enumerate() {
+        let text = format!("{} {title}", number + 1);
         let is_open = model.view == view;
         // Brackets show the open view even without reverse video.
         spans.push(match is_open {
@@ -79,51 +70,32 @@ fn views(model: &Model) -> Line<'static> {
     Line::from(spans)
 }
 
-/// Returns the first shown server that does not answer, and the age of its last picture.
-fn trouble(model: &Model) -> Option<(&'static str, QueryFailure<'_>, Option<u64>)> {
-    let now_ms = model.now_ms;
-    let aged = |at_ms: u64| now_ms.saturating_sub(at_ms);
-    let pipeline = model.pipeline();
-    if let Some(page) = &model.page
-        && let Some(trouble) = page.glance.trouble(now_ms)
-    {
-        let known = page.glance.answer().map(|(_, at_ms)| aged(at_ms));
-        return Some(("Redis", trouble, known));
+/// Returns the first shown server that does not answer.
+fn trouble(model: &Model) -> Option<(&'static str, QueryFailure<'_>)> {
+    let (page, pipeline, now_ms) = (model.page.as_ref(), model.pipeline(), model.now_ms);
+    let of_page = page.and_then(|page| page.glance.trouble(now_ms));
+    if let Some(trouble) = of_page.or_else(|| pipeline.picture.trouble(now_ms)) {
+        return Some(("Redis", trouble));
     }
-    if let Some(trouble) = pipeline.picture.trouble(now_ms) {
-        let known = pipeline.picture.answer().map(|(_, at_ms)| aged(at_ms));
-        return Some(("Redis", trouble, known));
-    }
-    if model.view == TopView::DeadLetters && model.page.is_none() {
-        let trouble = pipeline.letters.trouble(now_ms)?;
-        // A slow fetch is reported next to the letters.
-        trouble.why?;
-        let known = pipeline.letters.answer().map(|(_, at_ms)| aged(at_ms));
-        return Some(("RabbitMQ", trouble, known));
-    }
-    None
+    let shows_letters = model.view == TopView::DeadLetters && page.is_none();
+    let letters = pipeline.letters.trouble(now_ms).filter(|_| shows_letters);
+    // A slow fetch is reported next to the letters.
+    let letters = letters.filter(|trouble| trouble.why.is_some());
+    letters.map(|trouble| ("RabbitMQ", trouble))
 }
 
-fn not_answering(
-    model: &Model,
-    server: &str,
-    trouble: &QueryFailure,
-    picture_ms: Option<u64>,
-) -> String {
+fn not_answering(now_ms: u64, server: &str, trouble: &QueryFailure) -> String {
+    let ago = |at_ms: u64| age(now_ms.saturating_sub(at_ms));
     let since_ms = trouble.since_ms;
-    let ago = age(model.now_ms.saturating_sub(since_ms));
-    let why = match trouble.why {
-        Some(why) => format!(": {why}"),
+    let why = trouble
+        .why
+        .map_or_else(String::new, |why| format!(": {why}"));
+    let shown = match trouble.answered_ms {
+        Some(at_ms) => format!(" - the picture below is {} old", ago(at_ms)),
         None => String::new(),
     };
-    let shown = match picture_ms {
-        Some(ms) => format!(" - the picture below is {} old", age(ms)),
-        None => String::new(),
-    };
-    format!(
-        "NO ANSWER from {server} since {} UTC ({ago}){shown}{why}",
-        time(since_ms)
-    )
+    let (since, ago) = (time(since_ms), ago(since_ms));
+    format!("NO ANSWER from {server} since {since} UTC ({ago}){shown}{why}")
 }
 
 /// Returns the running or finished action, and the keys.

@@ -8,8 +8,9 @@ use rules::tenant::Tenant;
 
 use super::{Model, RunningAction, TopView};
 use crate::commands::top::action::Act;
-use crate::commands::top::cursor::Cursor;
 
+/// Maximum number of tenants that the gate is asked for, as in `tenants`.
+const MAX_TENANTS: usize = 100;
 /// Maximum age of dead letters, in milliseconds, at which opening their view does not fetch them
 /// again, since fetching is expensive.
 const LETTERS_MS: u64 = 10_000;
@@ -40,30 +41,25 @@ impl Model {
         let now_ms = self.now_ms;
         match answer {
             ServerAnswer::Overview(at, answer) => {
-                let answer = answer.map(|picture| *picture);
                 self.pipelines[at].picture.receive(number, answer, now_ms);
                 if at == self.at && self.view != TopView::DeadLetters {
-                    self.settle();
+                    self.move_cursor(0);
                 }
             }
             ServerAnswer::DeadLetters(at, answer) => {
                 let is_new = self.pipelines[at].letters.receive(number, answer, now_ms);
                 if is_new && at == self.at && self.view == TopView::DeadLetters {
-                    self.cursors[TopView::DeadLetters as usize] = Cursor::default();
+                    self.cursors[TopView::DeadLetters as usize] = Default::default();
                 }
             }
             ServerAnswer::Glance(answer) => {
                 if let Some(page) = &mut self.page {
-                    let answer = answer.map(|glance| *glance);
                     page.glance.receive(number, answer, now_ms);
                 }
             }
             ServerAnswer::Progress(progress) => {
-                let action = self
-                    .action
-                    .as_mut()
-                    .filter(|action| action.number == number);
-                if let Some(action) = action {
+                let action = self.action.as_mut();
+                if let Some(action) = action.filter(|action| action.number == number) {
                     action.progress = progress;
                 }
             }
@@ -97,47 +93,39 @@ impl Model {
                 letters.urge();
             }
         }
-        self.settle();
+        self.move_cursor(0);
     }
 
     /// Returns the due questions with their numbers.
     pub fn due(&mut self) -> Vec<(u64, ServerRequest)> {
-        let mut due = Vec::new();
         let (now_ms, at) = (self.now_ms, self.at);
         let looks_at_tenants =
             self.page.is_none() && matches!(self.view, TopView::Tenants | TopView::Limits);
-        let selection = looks_at_tenants.then(|| self.selection());
-        let mut numbers = self.numbers;
-        let mut number = || {
-            numbers += 1;
-            numbers
-        };
+        let selection = looks_at_tenants.then(|| TenantSelection {
+            sort: self.sort,
+            max: MAX_TENANTS,
+            name: self.search.clone(),
+        });
+        let mut due = Vec::new();
         for (place, pipeline) in self.pipelines.iter_mut().enumerate() {
-            if pipeline.picture.is_due(now_ms, REPORT_INTERVAL_MS)
-                && (place == at || self.view == TopView::Fleet)
-            {
-                let number = number();
-                pipeline.picture.begin(number, now_ms);
+            let is_shown = place == at || self.view == TopView::Fleet;
+            if is_shown && pipeline.picture.is_due(now_ms, REPORT_INTERVAL_MS) {
                 let selection = selection.clone().filter(|_| place == at);
-                due.push((number, ServerRequest::Overview(place, selection)));
+                pipeline.picture.begin(&mut self.numbers, now_ms);
+                due.push((self.numbers, ServerRequest::Overview(place, selection)));
             }
         }
+        let letters = &mut self.pipelines[at].letters;
         if let Some(page) = &mut self.page {
             if page.glance.is_due(now_ms, REPORT_INTERVAL_MS) {
-                let number = number();
-                page.glance.begin(number, now_ms);
-                due.push((number, ServerRequest::Glance(at, page.tenant.clone())));
+                page.glance.begin(&mut self.numbers, now_ms);
+                due.push((self.numbers, ServerRequest::Glance(at, page.tenant.clone())));
             }
-        } else if self.view == TopView::DeadLetters
-            // While an action runs, which may be a replay, nothing is fetched.
-            && self.action.is_none()
-            && self.pipelines[at].letters.is_new()
-        {
-            let number = number();
-            self.pipelines[at].letters.begin(number, now_ms);
-            due.push((number, ServerRequest::DeadLetters(at)));
+        // While an action runs, which may be a replay, nothing is fetched.
+        } else if self.view == TopView::DeadLetters && self.action.is_none() && letters.is_new() {
+            letters.begin(&mut self.numbers, now_ms);
+            due.push((self.numbers, ServerRequest::DeadLetters(at)));
         }
-        self.numbers = numbers;
         due
     }
 
@@ -147,7 +135,7 @@ impl Model {
         self.action = Some(RunningAction {
             number: self.numbers,
             replays_in: matches!(act, Act::Replay(_)).then_some(self.at),
-            what: act.short(),
+            what: act.describe().0,
             progress: String::new(),
             since_ms: self.now_ms,
         });
