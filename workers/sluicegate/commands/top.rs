@@ -32,8 +32,6 @@ use clap::Args;
 use config::Pipelines;
 
 use self::model::Model;
-use self::screen::WallClock;
-use self::servers::Servers;
 use super::Failure;
 use super::tenants::TenantOrder;
 
@@ -88,10 +86,9 @@ pub async fn run(
         ));
     }
     let pipelines = file::selected(all, name)?;
-    let servers = Servers::new(pipelines.iter().map(|(_, config)| config))?;
     let has_color = !args.no_color && std::env::var_os("NO_COLOR").is_none_or(|it| it.is_empty());
-    let clock = WallClock::new();
-    let model = Model::new(pipelines, args.sort.into(), clock.now_ms());
+    let clock = screen::wall_clock();
+    let model = Model::new(pipelines, args.sort.into(), clock());
     let files = file::reads(path, name.map(str::to_owned));
-    screen::run(model, (servers, files), &clock, has_color).await
+    screen::run(model, files, clock, has_color).await
 }

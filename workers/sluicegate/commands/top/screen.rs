@@ -4,19 +4,21 @@
 use std::collections::HashMap;
 use std::io;
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::thread;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event, KeyEventKind};
+use rules::limit::floor_ms;
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::mpsc;
+use tokio::sync::{Notify, mpsc};
 use tokio::task::{AbortHandle, JoinSet};
-use tokio::time::{MissedTickBehavior, interval, timeout};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until, timeout};
 
 use super::file::FileReading;
 use super::model::{Model, ServerAnswer, ServerRequest};
-use super::servers::{Answers, Servers};
+use super::servers::Servers;
 use super::view::draw;
 use crate::commands::Failure;
 
@@ -30,49 +32,11 @@ const LEAVE_WITHIN: Duration = Duration::from_secs(5);
 /// Maximum number of keys, and of answers, in the queue.
 const MAX_QUEUED_KEYS: usize = 64;
 
-/// The time of day, which does not jump while the program runs.
-pub struct WallClock {
-    began_ms: u64,
-    began: Instant,
-}
-
-impl WallClock {
-    /// Starts now.
-    pub fn new() -> Self {
-        let since = SystemTime::now().duration_since(UNIX_EPOCH);
-        Self {
-            began_ms: millis(since.unwrap_or_default()),
-            began: Instant::now(),
-        }
-    }
-
-    /// Returns milliseconds since the Unix epoch.
-    pub fn now_ms(&self) -> u64 {
-        self.began_ms.saturating_add(millis(self.began.elapsed()))
-    }
-}
-
-fn millis(time: Duration) -> u64 {
-    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
-}
-
-/// The terminal while the program uses it. Dropping it restores the terminal; a panic restores it
-/// before its message.
-struct TerminalScreen(DefaultTerminal);
-
-impl TerminalScreen {
-    fn open() -> io::Result<Self> {
-        // This also sets the panic hook.
-        ratatui::try_init().map(Self)
-    }
-}
-
-impl Drop for TerminalScreen {
-    fn drop(&mut self) {
-        // If the terminal is gone, no error can be shown.
-        let _ = self.0.show_cursor();
-        let _ = ratatui::try_restore();
-    }
+/// Returns a clock that does not jump while the program runs: milliseconds since the Unix epoch.
+pub fn wall_clock() -> impl Fn() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    let (began_ms, began) = (floor_ms(since.unwrap_or_default()), Instant::now());
+    move || began_ms.saturating_add(floor_ms(began.elapsed()))
 }
 
 /// Returns keys as they are pressed. The thread lives as long as the program, since a read of a
@@ -91,13 +55,19 @@ fn keys() -> mpsc::Receiver<io::Result<Event>> {
     keys
 }
 
-/// The running tasks.
-struct ScreenTasks {
-    all: JoinSet<()>,
+/// Answers with the numbers of their questions.
+type Answers = mpsc::Receiver<(u64, ServerAnswer)>;
+
+/// The model, with the tasks and the clock that change it.
+pub struct TopSession<C> {
+    model: Model,
+    clock: C,
+    servers: Servers,
+    stop: Arc<Notify>,
+    tasks: JoinSet<()>,
     /// The latest look of each kind. A newer one replaces it.
     looks: HashMap<(u8, usize), AbortHandle>,
-    answers: Answers,
-    servers: Servers,
+    answers: mpsc::Sender<(u64, ServerAnswer)>,
 }
 
 /// Returns the kind of look that a newer one replaces, or `None` for requests that must run to
@@ -111,15 +81,20 @@ fn kind(request: &ServerRequest) -> Option<(u8, usize)> {
     }
 }
 
-impl ScreenTasks {
+impl<C: Fn() -> u64> TopSession<C> {
+    /// Returns the model at the current time.
+    fn now(&mut self) -> &mut Model {
+        self.model.at_time((self.clock)());
+        &mut self.model
+    }
+
     fn begin(&mut self, (number, request): (u64, ServerRequest)) {
         if request == ServerRequest::Stop {
-            self.servers.stop();
-            return;
+            return self.stop.notify_waiters();
         }
         let kind = kind(&request);
         let (servers, answers) = (self.servers.clone(), self.answers.clone());
-        let task = self.all.spawn(async move {
+        let task = self.tasks.spawn(async move {
             // A lost progress report is soon followed by another. Without a receiver, the screen is
             // gone.
             let send_progress = |answer: ServerAnswer| drop(answers.try_send((number, answer)));
@@ -133,78 +108,71 @@ impl ScreenTasks {
             before.abort();
         }
     }
-}
-
-/// The model, with the tasks and the clock that change it.
-struct TopSession<'a> {
-    model: Model,
-    tasks: ScreenTasks,
-    clock: &'a WallClock,
-}
-
-impl TopSession<'_> {
-    /// Advances the model's clock, and begins the requests that are due.
-    fn begin_due(&mut self) {
-        self.model.at_time(self.clock.now_ms());
-        let due = self.model.due();
-        due.into_iter().for_each(|it| self.tasks.begin(it));
-    }
-
-    fn apply_answer(&mut self, (number, answer): (u64, ServerAnswer)) {
-        self.model.at_time(self.clock.now_ms());
-        self.model.receive(number, answer);
-    }
 
     /// Applies a key, and begins the requests that follow from it.
     fn apply_key(&mut self, key: Option<io::Result<Event>>) -> io::Result<()> {
         let key = key.unwrap_or_else(|| Err(io::ErrorKind::UnexpectedEof.into()))?;
-        self.model.at_time(self.clock.now_ms());
-        let requests = match key {
-            Event::Key(key) if key.kind != KeyEventKind::Release => self.model.pressed(key),
-            // A new size is drawn like any other change.
-            _ => Vec::new(),
-        };
-        requests.into_iter().for_each(|it| self.tasks.begin(it));
+        // A new size is drawn like any other change.
+        if let Event::Key(key) = key
+            && key.kind != KeyEventKind::Release
+        {
+            let requests = self.now().pressed(key);
+            requests.into_iter().for_each(|it| self.begin(it));
+        }
         Ok(())
     }
 
     /// Applies a changed configuration.
     fn apply_file(&mut self, read: FileReading) {
-        if self.model.reread(read) {
-            match self.tasks.servers.with(self.model.configs()) {
-                Ok(servers) => self.tasks.servers = servers,
+        if self.now().reread(read) {
+            match Servers::new(self.model.configs(), &self.stop) {
+                Ok(servers) => self.servers = servers,
                 Err(why) => self.model.file_error = Some(why.words()),
             }
         }
     }
 
-    /// Applies the keys and answers that arrive until the next frame, which are drawn together.
-    async fn apply_until_frame(
+    /// Shows the model on `terminal` until the operator leaves.
+    async fn show(
         &mut self,
-        keys: &mut mpsc::Receiver<io::Result<Event>>,
-        answered: &mut mpsc::Receiver<(u64, ServerAnswer)>,
-    ) {
-        let until = tokio::time::Instant::now() + FRAME;
+        terminal: &mut DefaultTerminal,
+        (mut files, answered): (mpsc::Receiver<FileReading>, &mut Answers),
+        has_color: bool,
+    ) -> Result<(), Failure> {
+        let mut terminate = signal(SignalKind::terminate())?;
+        let mut hangup = signal(SignalKind::hangup())?;
+        let mut keys = keys();
+        let mut tick = interval(TICK);
+        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let (mut is_drawn, mut next_frame) = (false, Instant::now());
         while !self.model.is_over {
-            let Ok(key) = tokio::time::timeout_at(until, async {
-                tokio::select! {
-                    biased;
-                    key = keys.recv() => Some(key),
-                    Some(answer) = answered.recv() => {
-                        self.apply_answer(answer);
-                        None
-                    }
+            let due = self.now().due();
+            due.into_iter().for_each(|it| self.begin(it));
+            tokio::select! {
+                () = sleep_until(next_frame), if !is_drawn => {
+                    let drawn = terminal.draw(|frame| draw(frame, &self.model, has_color));
+                    drawn.map_err(|why| terminal_error(&why))?;
+                    (is_drawn, next_frame) = (true, Instant::now() + FRAME);
+                    continue;
                 }
-            })
-            .await
-            else {
-                return;
-            };
-            let Some(key) = key else { continue };
-            if self.apply_key(key).is_err() {
-                return;
+                _ = tick.tick() => {}
+                Some((number, answer)) = answered.recv() => self.now().receive(number, answer),
+                Some(read) = files.recv() => self.apply_file(read),
+                key = keys.recv() => self.apply_key(key).map_err(|why| terminal_error(&why))?,
+                Some(task) = self.tasks.join_next() => {
+                    if task.is_err_and(|why| why.is_panic()) {
+                        let words = "a request to a server panicked, see above";
+                        return Err(Failure::Failed(words.to_owned()));
+                    }
+                    // Nothing has changed.
+                    continue;
+                }
+                _ = terminate.recv() => return Ok(()),
+                _ = hangup.recv() => return Ok(()),
             }
+            is_drawn = false;
         }
+        Ok(())
     }
 }
 
@@ -214,87 +182,49 @@ impl TopSession<'_> {
 /// The terminal went away, or a task panicked.
 pub async fn run(
     model: Model,
-    (servers, mut files): (Servers, mpsc::Receiver<FileReading>),
-    clock: &WallClock,
+    files: mpsc::Receiver<FileReading>,
+    clock: impl Fn() -> u64,
     has_color: bool,
 ) -> Result<ExitCode, Failure> {
-    let [mut terminate, mut hangup] = [
-        signal(SignalKind::terminate())?,
-        signal(SignalKind::hangup())?,
-    ];
+    let stop = Arc::default();
     let (answers, mut answered) = mpsc::channel(MAX_QUEUED_KEYS);
-    let tasks = ScreenTasks {
-        all: JoinSet::new(),
+    let mut session = TopSession {
+        servers: Servers::new(model.configs(), &stop)?,
+        model,
+        clock,
+        stop,
+        tasks: JoinSet::new(),
         looks: HashMap::new(),
         answers,
-        servers,
     };
-    let mut session = TopSession {
-        model,
-        tasks,
-        clock,
-    };
-    let mut screen = TerminalScreen::open().map_err(|why| terminal_error(&why))?;
-    let mut keys = keys();
-    let mut tick = interval(TICK);
-    tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let ended = loop {
-        session.begin_due();
-        if let Err(why) = screen
-            .0
-            .draw(|frame| draw(frame, &session.model, has_color))
-        {
-            break Err(terminal_error(&why));
-        }
-        tokio::select! {
-            _ = tick.tick() => {}
-            Some(answer) = answered.recv() => session.apply_answer(answer),
-            Some(read) = files.recv() => session.apply_file(read),
-            key = keys.recv() => {
-                if let Err(why) = session.apply_key(key) {
-                    break Err(terminal_error(&why));
-                }
-            }
-            Some(task) = session.tasks.all.join_next() => {
-                if task.is_err_and(|why| why.is_panic()) {
-                    break Err(Failure::Failed("a request to a server panicked, see above".to_owned()));
-                }
-                // Nothing has changed.
-                continue;
-            }
-            _ = terminate.recv() => break Ok(ExitCode::SUCCESS),
-            _ = hangup.recv() => break Ok(ExitCode::SUCCESS),
-        }
-        session.apply_until_frame(&mut keys, &mut answered).await;
-        if session.model.is_over {
-            break Ok(ExitCode::SUCCESS);
-        }
-    };
-    drop(screen);
+    // This also sets a panic hook, which restores the terminal before the message.
+    let mut terminal = ratatui::try_init().map_err(|why| terminal_error(&why))?;
+    let sources = (files, &mut answered);
+    let ended = session.show(&mut terminal, sources, has_color).await;
+    // If the terminal is gone, no error can be shown.
+    let _ = terminal.show_cursor();
+    let _ = ratatui::try_restore();
     if session.model.action.is_some() {
-        leave(session.tasks, &mut answered).await;
+        eprintln!("waiting for the running action, at most {LEAVE_WITHIN:?} ...");
+        session.stop.notify_waiters();
+        match timeout(LEAVE_WITHIN, end_of_action(&mut answered)).await {
+            Ok(words) => eprintln!("{words}"),
+            Err(_) => {
+                eprintln!("it has not finished; sluicegate inspect or dead list shows the result")
+            }
+        }
     }
-    ended
+    ended.map(|()| ExitCode::SUCCESS)
 }
 
-/// Waits for the end of the running action.
-async fn leave(tasks: ScreenTasks, answered: &mut mpsc::Receiver<(u64, ServerAnswer)>) {
-    eprintln!("waiting for the running action, at most {LEAVE_WITHIN:?} ...");
-    tasks.servers.stop();
-    let end = async {
-        while let Some((_, answer)) = answered.recv().await {
-            if let ServerAnswer::Done(ended) = answer {
-                return ended.unwrap_or_else(|why| format!("not done: {why}"));
-            }
-        }
-        "it did not finish".to_owned()
-    };
-    match timeout(LEAVE_WITHIN, end).await {
-        Ok(words) => eprintln!("{words}"),
-        Err(_) => {
-            eprintln!("it has not finished; sluicegate inspect or dead list shows the result")
+/// Waits for the end of the running action, and returns its result.
+async fn end_of_action(answered: &mut Answers) -> String {
+    while let Some((_, answer)) = answered.recv().await {
+        if let ServerAnswer::Done(ended) = answer {
+            return ended.unwrap_or_else(|why| format!("not done: {why}"));
         }
     }
+    "it did not finish".to_owned()
 }
 
 fn terminal_error(why: &io::Error) -> Failure {

@@ -18,7 +18,6 @@ use operator::text::count;
 use rules::tenant::Tenant;
 use serde_json::json;
 use tokio::sync::Notify;
-use tokio::sync::mpsc::Sender;
 use tokio::time::{Instant, timeout};
 
 use super::action::{Act, LetterSelection};
@@ -44,11 +43,15 @@ pub struct Servers {
 }
 
 impl Servers {
-    /// Creates the servers of these pipelines. It does not connect yet.
+    /// Creates the servers of these pipelines. It does not connect yet. `stop` makes a running
+    /// replay end before the next dead letter.
     ///
     /// # Errors
     /// A URL is not valid.
-    pub fn new<'a>(configs: impl Iterator<Item = &'a Config>) -> Result<Self, Failure> {
+    pub fn new<'a>(
+        configs: impl Iterator<Item = &'a Config>,
+        stop: &Arc<Notify>,
+    ) -> Result<Self, Failure> {
         let part = |config: &Config| {
             Ok::<_, Failure>(PipelineServers {
                 gate: RedisGate::new(&config.redis.url, &config.redis.prefix)?,
@@ -58,26 +61,8 @@ impl Servers {
         let parts: Result<Vec<PipelineServers>, Failure> = configs.map(part).collect();
         Ok(Self {
             parts: parts?.into(),
-            stop: Arc::default(),
+            stop: Arc::clone(stop),
         })
-    }
-
-    /// Returns servers for these configurations. Running requests continue with the old ones, and
-    /// either value stops them.
-    ///
-    /// # Errors
-    /// A URL is not valid.
-    pub fn with<'a>(&self, configs: impl Iterator<Item = &'a Config>) -> Result<Self, Failure> {
-        let new = Self::new(configs)?;
-        Ok(Self {
-            stop: Arc::clone(&self.stop),
-            ..new
-        })
-    }
-
-    /// Makes a running replay end before the next dead letter.
-    pub fn stop(&self) {
-        self.stop.notify_waiters();
     }
 
     /// Performs a request. Long ones report their progress to `status`.
@@ -211,6 +196,3 @@ impl PipelineServers {
         }
     }
 }
-
-/// Answers with the numbers of their questions.
-pub type Answers = Sender<(u64, ServerAnswer)>;
