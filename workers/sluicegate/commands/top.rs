@@ -15,7 +15,6 @@ mod model;
 mod query;
 mod screen;
 mod servers;
-mod theme;
 mod view;
 
 #[cfg(test)]

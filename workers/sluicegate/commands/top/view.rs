@@ -11,10 +11,11 @@ pub mod parts;
 mod tenants;
 
 use ratatui::Frame;
-use ratatui::layout::{Constraint, Layout, Rect};
+use ratatui::layout::{Constraint, Layout};
 use ratatui::style::Color;
 use ratatui::text::Line;
 
+use self::parts::{Part, write};
 use super::model::{Model, TopView};
 
 /// Minimum size of the screen. On a smaller one nothing is readable.
@@ -42,34 +43,24 @@ fn draw_all(frame: &mut Frame, model: &Model) {
     }
     let top = head::lines(model, area.width);
     let foot = head::foot(model, area.width);
-    let [above, body, below] = Layout::vertical([
-        Constraint::Length(lines(&top)),
+    let heights = [
+        Part::high(top.len()),
         Constraint::Min(0),
-        Constraint::Length(lines(&foot)),
-    ])
-    .areas(area);
+        Part::high(foot.len()),
+    ];
+    let [above, body, below] = Layout::vertical(heights).areas(area);
     write(frame, above, top);
     write(frame, below, foot);
-    match (&model.page, model.view) {
-        (Some(page), _) => page::draw(frame, body, (model, page)),
-        (None, TopView::Fleet) => fleet::draw(frame, body, model),
-        (None, TopView::Tenants) => tenants::draw(frame, body, model),
-        (None, TopView::Limits) => limits::draw(frame, body, model),
-        (None, TopView::DeadLetters) => letters::draw(frame, body, model),
-    }
+    let parts = match (&model.page, model.view) {
+        (Some(page), _) => page::parts((model, page), body),
+        (None, TopView::Fleet) => fleet::parts(model, body),
+        (None, TopView::Tenants) => tenants::parts(model, body.width),
+        (None, TopView::Limits) => limits::parts(model, body.width),
+        (None, TopView::DeadLetters) => letters::parts(model, body.width),
+    };
+    Part::draw_all(parts, frame, body);
     if let Some(prompt) = &model.prompt {
         ask::draw(frame, area, prompt);
-    }
-}
-
-fn lines(of: &[Line]) -> u16 {
-    u16::try_from(of.len()).unwrap_or(u16::MAX)
-}
-
-/// Writes lines below each other. Lines without room are omitted.
-fn write(frame: &mut Frame, area: Rect, lines: Vec<Line>) {
-    for (line, row) in lines.into_iter().zip(area.rows()) {
-        frame.render_widget(line, row);
     }
 }
 

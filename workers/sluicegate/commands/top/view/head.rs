@@ -5,11 +5,10 @@ use operator::text::{count, plain};
 use ratatui::style::Style;
 use ratatui::text::{Line, Span};
 
-use super::parts::{fit, paragraph};
+use super::parts::{BAD, GOOD, HEAD, MARKED, QUIET, WARN, fit, paragraph};
 use crate::commands::top::clock::{age, time};
 use crate::commands::top::model::{Model, TopView, VIEWS};
 use crate::commands::top::query::QueryFailure;
-use crate::commands::top::theme::{BAD, GOOD, HEAD, MARKED, QUIET, WARN};
 
 /// Maximum number of lines of a notice.
 const MAX_NOTICE_LINES: usize = 3;
@@ -111,23 +110,21 @@ pub fn foot(model: &Model, wide: u16) -> Vec<Line<'static>> {
         if !action.progress.is_empty() {
             text += &format!(": {}", action.progress);
         }
-        lines.push(Line::styled(fit(&text, wide), WARN));
+        lines.push(Line::styled(text, WARN));
     } else if let Some(message) = model.status() {
         lines.extend(match message.is_bad {
             true => notice(&format!("NOT DONE: {}", message.text), wide, BAD),
             false => notice(&message.text, wide, GOOD),
         });
     }
-    if model.is_searching {
-        let text = format!(
-            "/{}_   Enter: open or list   Esc: end",
-            plain(&model.search, 60)
-        );
-        lines.push(Line::styled(fit(&text, wide), HEAD));
-    } else {
-        let keys = keys(model);
-        lines.push(Line::styled(fit(keys, wide), QUIET));
-    }
+    lines.push(match model.is_searching {
+        true => {
+            let search = plain(&model.search, 60);
+            let text = format!("/{search}_   Enter: open or list   Esc: end");
+            Line::styled(text, HEAD)
+        }
+        false => Line::styled(keys(model), QUIET),
+    });
     lines
 }
 

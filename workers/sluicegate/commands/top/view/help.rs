@@ -4,9 +4,7 @@ use ratatui::Frame;
 use ratatui::layout::Rect;
 use ratatui::text::Line;
 
-use super::parts::fit;
-use super::write;
-use crate::commands::top::theme::HEAD;
+use super::parts::{HEAD, write};
 
 const HELP: [&str; 21] = [
     "1 2 3 4, Tab     fleet, tenants, limits, dead letters",
@@ -33,11 +31,10 @@ const HELP: [&str; 21] = [
 ];
 
 pub fn draw(frame: &mut Frame, area: Rect) {
-    let wide = usize::from(area.width);
     let mut lines = vec![Line::styled("sluicegate top: keys", HEAD)];
     if area.height > 22 {
         lines.push(Line::default());
     }
-    lines.extend(HELP.iter().map(|line| Line::from(fit(line, wide))));
+    lines.extend(HELP.map(Line::from));
     write(frame, area, lines);
 }

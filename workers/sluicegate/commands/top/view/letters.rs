@@ -3,81 +3,66 @@
 use operator::letters::LetterRow;
 use operator::text::{count, plain};
 use operator::times::at;
-use ratatui::Frame;
-use ratatui::layout::{Constraint, Layout, Rect};
+use ratatui::layout::Constraint;
 use ratatui::style::Style;
 use ratatui::text::Line;
 
-use super::parts::{Column, Side, draw_line, list, name, paragraph};
-use super::{lines, write};
-use crate::commands::top::clock::age;
+use super::parts::{Cells, List, Part, Side, WARN, name, paragraph};
+use crate::commands::top::clock::ago;
 use crate::commands::top::model::Model;
-use crate::commands::top::theme::WARN;
 
-pub fn draw(frame: &mut Frame, area: Rect, model: &Model) {
-    let wide = usize::from(area.width);
+pub fn parts(model: &Model, wide: u16) -> Vec<Part> {
     let letters = &model.pipeline().letters;
-    let listed = letters.answer();
-    let marked = listed.and_then(|(listed, _)| listed.rows.get(model.place()?));
-    let detail = marked.map_or_else(Vec::new, |row| detail(row, wide));
-    let [sums, table, below] = Layout::vertical([
-        Constraint::Length(1),
-        Constraint::Min(0),
-        Constraint::Length(lines(&detail)),
-    ])
-    .areas(area);
-    write(frame, below, detail);
-    let mut text = match listed {
-        None => String::new(),
+    let (mut text, rows) = match letters.answer() {
+        None => (String::new(), &[][..]),
         Some((listed, at_ms)) => {
             let found = count(listed.rows.len() as u64, "dead letter");
-            let ago = age(model.now_ms.saturating_sub(at_ms));
-            let mut text = match ago.as_str() {
-                "now" => format!("{found}, newest first, as of now"),
-                ago => format!("{found}, newest first, as of {ago} ago (f fetches again)"),
-            };
-            if listed.progress.left > 0 {
-                text += &format!(
-                    "; {} not read",
-                    count(listed.progress.left.into(), "message")
-                );
+            let ago = ago(model.now_ms.saturating_sub(at_ms));
+            let mut text = format!("{found}, newest first, as of {ago}");
+            if ago != "now" {
+                text += " (f fetches again)";
             }
-            text
+            if listed.progress.left > 0 {
+                let left = count(listed.progress.left.into(), "message");
+                text += &format!("; {left} not read");
+            }
+            (text, listed.rows.as_slice())
         }
     };
     if letters.is_in_flight() {
         text = format!("fetching dead letters from RabbitMQ ... {text}");
-    } else if listed.is_none() {
+    } else if text.is_empty() {
         text = "dead letters were not fetched; f fetches them".to_owned();
     }
-    draw_line(frame, sums, &text, Style::new());
-    let rows = listed.map_or(&[][..], |(listed, _)| &listed.rows);
-    if rows.is_empty() {
-        return;
+    let mut parts = vec![Part::Lines(vec![Line::from(text)])];
+    if let Some(marked) = model.place().and_then(|at| rows.get(at)) {
+        let list = List {
+            columns: vec![
+                ("DIED", Constraint::Length(12), Side::Right),
+                ("TENANT", Constraint::Fill(2), Side::Left),
+                ("ATTEMPTS", Constraint::Length(8), Side::Right),
+                ("REASON", Constraint::Fill(5), Side::Left),
+            ],
+            rows: rows.iter().map(|row| cells(row, model.now_ms)).collect(),
+            place: model.place(),
+        };
+        parts.push(Part::List(list, Constraint::Min(0)));
+        parts.push(Part::Lines(detail(marked, usize::from(wide))));
     }
-    let columns: [Column; 4] = [
-        ("DIED", Constraint::Length(12), Side::Right),
-        ("TENANT", Constraint::Fill(2), Side::Left),
-        ("ATTEMPTS", Constraint::Length(8), Side::Right),
-        ("REASON", Constraint::Fill(5), Side::Left),
-    ];
-    let rows = rows.iter().map(|row| cells(row, model.now_ms));
-    list(frame, table, &columns, rows, model.place());
+    parts
 }
 
-fn cells(row: &LetterRow, now_ms: u64) -> Vec<Line<'static>> {
-    let ago = |ms: u64| match age(now_ms.saturating_sub(ms)).as_str() {
-        "now" => "now".to_owned(),
-        age => format!("{age} ago"),
-    };
-    let [.., reason] = row.cells();
+fn cells(row: &LetterRow, now_ms: u64) -> Cells {
+    let died = row.died_ms.map(|ms| ago(now_ms.saturating_sub(ms)));
     let attempt = row.attempt.map(|number| number.to_string());
-    vec![
-        Line::from(row.died_ms.map_or_else(|| "-".to_owned(), ago)),
+    let [died, attempt] = [died, attempt].map(|text| text.unwrap_or_else(|| "-".to_owned()));
+    let cells = vec![
+        Line::from(died),
         Line::from(name(row.tenant.as_deref().unwrap_or("-"))),
-        Line::from(attempt.unwrap_or_else(|| "-".to_owned())),
-        Line::styled(reason, WARN),
-    ]
+        Line::from(attempt),
+        Line::styled(row.why(), WARN),
+    ];
+    (cells, Vec::new())
 }
 
 /// Returns the details of the selected letter.

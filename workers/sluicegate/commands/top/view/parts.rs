@@ -1,37 +1,54 @@
-//! Building blocks of the views.
+//! Building blocks of the views, and styles. Everything a color expresses is also in the text.
 
 use operator::text::plain;
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
-use ratatui::style::Style;
+use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Text};
-use ratatui::widgets::{Cell, Row, Table, TableState};
+use ratatui::widgets::{Cell, HighlightSpacing, Row, Table, TableState};
 use unicode_width::{UnicodeWidthChar as _, UnicodeWidthStr as _};
 
 pub use crate::commands::table::Side;
-use crate::commands::top::clock::left;
-use crate::commands::top::theme::{HEAD, MARKED};
+
+/// Everything works.
+pub const GOOD: Style = Style::new().fg(Color::Green);
+/// Jobs wait.
+pub const WARN: Style = Style::new().fg(Color::Yellow);
+/// Something is wrong.
+pub const BAD: Style = Style::new().fg(Color::Red).add_modifier(Modifier::BOLD);
+/// Column headers.
+pub const HEAD: Style = Style::new().add_modifier(Modifier::BOLD);
+/// Less important text.
+pub const QUIET: Style = Style::new().fg(Color::DarkGray);
+/// The selected row and the open view.
+pub const MARKED: Style = Style::new().add_modifier(Modifier::REVERSED);
 
 /// Maximum length of a shown tenant name in characters. The rest is omitted.
-pub const NAME: usize = 40;
+const MAX_NAME_CHARS: usize = 40;
+
+/// Returns a tenant's name in plain characters.
+pub fn name(tenant: &str) -> String {
+    plain(tenant, MAX_NAME_CHARS)
+}
 
 /// Shortens `text` to at most this many columns; wide characters take two. It must be plain
 /// already.
 pub fn fit(text: &str, columns: usize) -> String {
-    if text.width() <= columns {
-        return text.to_owned();
+    match columns.checked_sub(1) {
+        _ if text.width() <= columns => text.to_owned(),
+        Some(room) => begin(text, room).to_owned() + "…",
+        None => String::new(),
     }
-    let mut room = columns.saturating_sub(1);
-    let fits = |c: &char| {
-        let left = room.checked_sub(c.width().unwrap_or(0));
-        room = left.unwrap_or(0);
-        left.is_some()
-    };
-    let mut shown: String = text.chars().take_while(fits).collect();
-    if columns > 0 {
-        shown.push('…');
-    }
-    shown
+}
+
+/// Returns the longest beginning of `text` that fits into this many columns.
+fn begin(text: &str, columns: usize) -> &str {
+    let mut wide = 0;
+    let end = text.char_indices().find(|(_, c)| {
+        wide += c.width().unwrap_or(0);
+        wide > columns
+    });
+    end.map_or(text, |(end, _)| &text[..end])
 }
 
 /// Breaks `text` into lines of at most this many columns, at blanks if possible. Continuation lines
@@ -39,41 +56,23 @@ pub fn fit(text: &str, columns: usize) -> String {
 pub fn wrapped(text: &str, columns: usize, indent: usize) -> Vec<String> {
     let columns = columns.max(1);
     let indent = indent.min(columns - 1);
-    let mut lines = vec![String::new()];
-    let mut wide = 0;
-    let mut put = |piece: &str, width: usize, glued: bool| {
-        let is_first = lines.len() == 1;
-        let gap = usize::from(!glued);
-        let line = lines.last_mut().expect("there is always one");
-        let begin = if is_first { 0 } else { indent };
-        if wide > begin && wide + gap + width > columns {
-            wide = indent + width;
-            lines.push(" ".repeat(indent) + piece);
-            return;
-        }
-        if !glued {
-            line.push(' ');
-            wide += 1;
-        }
-        line.push_str(piece);
-        wide += width;
-    };
-    for (at, word) in text.split(' ').enumerate() {
-        let glued = at == 0;
-        if word.width() <= columns - indent {
-            put(word, word.width(), glued);
-            continue;
-        }
-        // A word that is wider than a line.
-        for (at, c) in word.chars().enumerate() {
-            let mut letter = [0; 4];
-            put(
-                c.encode_utf8(&mut letter),
-                c.width().unwrap_or(0),
-                glued || at > 0,
-            );
-        }
+    let mut lines = Vec::new();
+    let mut line = text.to_owned();
+    let mut from = 0;
+    while line.width() > columns {
+        // A character may be wider than the line.
+        let least = line[from..].chars().next().map_or(0, char::len_utf8);
+        let fits = begin(&line, columns).len().max(from + least);
+        let mut blanks = line.match_indices(' ').map(|(at, _)| at);
+        let end = blanks
+            .rfind(|at| (from + 1..=fits).contains(at))
+            .unwrap_or(fits);
+        let rest = line.split_off(end);
+        let rest = rest.strip_prefix(' ').unwrap_or(&rest);
+        lines.push(std::mem::replace(&mut line, " ".repeat(indent) + rest));
+        from = indent;
     }
+    lines.push(line);
     lines
 }
 
@@ -85,12 +84,6 @@ pub fn paragraph(
 ) -> impl Iterator<Item = Line<'static>> + use<> {
     let lines = wrapped(text, columns, indent).into_iter().take(max);
     lines.map(move |line| Line::styled(line, style))
-}
-
-/// Draws `text` in the first line of `area`.
-pub fn draw_line(frame: &mut Frame, area: Rect, text: &str, style: Style) {
-    let text = fit(text, usize::from(area.width));
-    frame.render_widget(Line::styled(text, style), area);
 }
 
 /// Returns a bar such as `[#####.....]` for a share, in this many columns.
@@ -112,19 +105,6 @@ pub fn bar(share: f64, columns: usize) -> String {
     format!("[{}{}]", "#".repeat(full), ".".repeat(room - full))
 }
 
-/// Returns the time left until `at_ms`, or `-` if it is 0.
-pub fn until(at_ms: u64, now_ms: u64) -> String {
-    match at_ms.saturating_sub(now_ms) {
-        _ if at_ms == 0 => "-".to_owned(),
-        ms => left(ms),
-    }
-}
-
-/// Returns a tenant's name in plain characters.
-pub fn name(tenant: &str) -> String {
-    plain(tenant, NAME)
-}
-
 /// A column: its header, width and alignment.
 pub type Column = (&'static str, Constraint, Side);
 
@@ -140,79 +120,115 @@ pub fn columns<const N: usize>(heads: [(&'static str, Side); N], widths: [u16; N
     })
 }
 
-/// A row of a list. Each cell has one style.
-pub struct Cells<'a> {
-    each: Vec<Line<'a>>,
-    /// Texts for the room of all further columns. The first that fits is shown.
-    rest: Vec<String>,
+/// A row of a list: its cells, each with one style, and texts for the room of all further columns.
+/// The first text that fits is shown.
+pub type Cells = (Vec<Line<'static>>, Vec<String>);
+
+/// A list.
+pub struct List {
+    pub columns: Vec<Column>,
+    pub rows: Vec<Cells>,
+    /// The selected row.
+    pub place: Option<usize>,
 }
 
-impl<'a> Cells<'a> {
-    /// Creates a row in which the first fitting text of `rest` replaces the cells after `each`.
-    pub fn with_words(each: Vec<Line<'a>>, rest: Vec<String>) -> Self {
-        Self { each, rest }
+/// A part of a view. Parts are below each other.
+pub enum Part {
+    /// Lines, as many as have room.
+    Lines(Vec<Line<'static>>),
+    /// Lines in the remaining room.
+    Rest(Vec<Line<'static>>),
+    /// A list of this height.
+    List(List, Constraint),
+}
+
+impl Part {
+    /// Returns a part with one line in the remaining room.
+    pub fn words(text: &'static str) -> Self {
+        Self::Rest(vec![Line::from(text)])
+    }
+
+    /// Returns the height of this many lines.
+    pub fn high(lines: usize) -> Constraint {
+        Constraint::Length(u16::try_from(lines).unwrap_or(u16::MAX))
+    }
+
+    /// Draws all parts.
+    pub fn draw_all(parts: Vec<Self>, frame: &mut Frame, area: Rect) {
+        let heights = parts.iter().map(|part| match part {
+            Self::Lines(lines) => Self::high(lines.len()),
+            Self::Rest(_) => Constraint::Min(0),
+            Self::List(_, high) => *high,
+        });
+        let areas = Layout::vertical(heights).split(area);
+        for (part, area) in parts.into_iter().zip(areas.iter()) {
+            match part {
+                Self::List(list, _) => list.draw(frame, *area),
+                Self::Lines(lines) | Self::Rest(lines) => write(frame, *area, lines),
+            }
+        }
     }
 }
 
-impl<'a> From<Vec<Line<'a>>> for Cells<'a> {
-    fn from(each: Vec<Line<'a>>) -> Self {
-        let rest = Vec::new();
-        Self { each, rest }
+/// Writes lines below each other. Lines without room are omitted, and texts that don't fit end with
+/// a mark.
+pub fn write(frame: &mut Frame, area: Rect, lines: Vec<Line>) {
+    for (line, row) in lines.into_iter().zip(area.rows()) {
+        let line = match line.spans.as_slice() {
+            [_] => fitted(&line, usize::from(area.width)),
+            _ => line,
+        };
+        frame.render_widget(line, row);
     }
 }
 
-/// Draws the rows of a list with the one at `place` selected.
-pub fn list<'a>(
-    frame: &mut Frame,
-    area: Rect,
-    columns: &[Column],
-    rows: impl Iterator<Item = impl Into<Cells<'a>>>,
-    place: Option<usize>,
-) {
-    let heads = columns.iter().map(|(head, _, side)| {
-        let line = Line::from(*head).style(HEAD);
-        Cell::from(Text::from(aligned(line, *side)))
-    });
-    // Texts that don't fit end with a mark. The table itself would cut them off.
-    let beside_mark = Rect {
-        width: area.width.saturating_sub(1),
-        ..area
-    };
-    let widths = columns.iter().map(|(_, wide, _)| *wide);
-    let places = Layout::horizontal(widths).spacing(1).split(beside_mark);
-    let widths: Vec<usize> = places.iter().map(|it| usize::from(it.width)).collect();
-    let rows = rows.map(|cells| {
-        let Cells { each, rest } = cells.into();
-        let place = places.get(each.len()).filter(|_| !rest.is_empty());
-        let cells = each.into_iter().zip(columns).zip(&widths);
-        let cells = cells.map(|((line, (_, _, side)), &wide)| {
-            let text = fit(&line.to_string(), wide);
-            let line = Line::styled(text, line.style);
-            Cell::from(Text::from(aligned(line, *side)))
-        });
-        let rest = place.map(|place| {
-            let wide = usize::from(beside_mark.right().saturating_sub(place.x));
-            let fits = rest.iter().find(|text| text.width() <= wide);
-            let text = fits.or(rest.last()).map_or("", String::as_str);
-            Cell::from(fit(text, wide)).column_span(u16::MAX)
-        });
-        Row::new(cells.chain(rest))
-    });
-    let rows: Vec<Row> = rows.collect();
-    let widths = places.iter().map(|it| Constraint::Length(it.width));
-    let table = Table::new(rows, widths)
-        .header(Row::new(heads))
-        .row_highlight_style(MARKED)
-        .highlight_symbol(">")
-        .highlight_spacing(ratatui::widgets::HighlightSpacing::Always);
-    let mut state = TableState::default().with_selected(place);
-    frame.render_stateful_widget(table, area, &mut state);
+/// Shortens a line of one style to this many columns.
+fn fitted(line: &Line, columns: usize) -> Line<'static> {
+    Line::styled(fit(&line.to_string(), columns), line.style)
 }
 
-fn aligned(line: Line<'_>, side: Side) -> Line<'_> {
-    match side {
-        Side::Left => line,
-        Side::Right => line.right_aligned(),
+impl List {
+    fn draw(self, frame: &mut Frame, area: Rect) {
+        let Self {
+            columns,
+            rows,
+            place,
+        } = self;
+        let beside_mark = Rect {
+            width: area.width.saturating_sub(1),
+            ..area
+        };
+        let widths = columns.iter().map(|(_, wide, _)| *wide);
+        let places = Layout::horizontal(widths).spacing(1).split(beside_mark);
+        // Texts that don't fit end with a mark. The table itself would cut them off.
+        let cell = |(at, line): (usize, Line)| {
+            let line = fitted(&line, usize::from(places[at].width));
+            let line = match columns[at].2 {
+                Side::Left => line,
+                Side::Right => line.right_aligned(),
+            };
+            Cell::from(Text::from(line))
+        };
+        let rows = rows.into_iter().map(|(cells, rest)| {
+            let place = places.get(cells.len()).filter(|_| !rest.is_empty());
+            let rest = place.map(|place| {
+                let wide = usize::from(beside_mark.right().saturating_sub(place.x));
+                let fits = rest.iter().find(|text| text.width() <= wide);
+                let text = fits.or(rest.last()).map_or("", String::as_str);
+                Cell::from(fit(text, wide)).column_span(u16::MAX)
+            });
+            Row::new(cells.into_iter().enumerate().map(&cell).chain(rest))
+        });
+        let heads = columns.iter().map(|(head, ..)| Line::styled(*head, HEAD));
+        let heads = Row::new(heads.enumerate().map(&cell));
+        let widths = places.iter().map(|it| Constraint::Length(it.width));
+        let table = Table::new(rows, widths)
+            .header(heads)
+            .row_highlight_style(MARKED)
+            .highlight_symbol(">")
+            .highlight_spacing(HighlightSpacing::Always);
+        let mut state = TableState::default().with_selected(place);
+        frame.render_stateful_widget(table, area, &mut state);
     }
 }
 
