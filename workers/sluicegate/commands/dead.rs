@@ -143,12 +143,12 @@ pub async fn run(args: DeadArgs, config: &Config) -> Result<ExitCode, Failure> {
         of_it = Some((filter.audited(chosen.limit), change));
     }
     let client = open(config).await?;
-    match of_it {
-        Some((which, LetterChange::Replay(_))) => {
-            note_by(config, "dead replay", json!({}), which).await?
-        }
-        Some((which, LetterChange::Drop)) => note_by(config, "dead drop", json!({}), which).await?,
-        None => {}
+    if let Some((request, change)) = of_it {
+        let name = match change {
+            LetterChange::Replay(_) => "dead replay",
+            LetterChange::Drop => "dead drop",
+        };
+        note_by(config, name, json!({}), request).await?;
     }
     let letters = Letters {
         dead: LetterQueue::new(&client, config),

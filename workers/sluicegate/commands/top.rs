@@ -2,14 +2,13 @@
 //! on them.
 //!
 //! `model` has the state, and decides the effects of keys (`keys`), answers and time. `view`
-//! draws the state. `servers` does the I/O with servers, and `screen` with the terminal. `file`
-//! watches the configuration.
+//! draws the state. `servers` does the I/O with servers, and `screen` with the terminal and the
+//! configuration file.
 
 mod action;
 mod clock;
 mod cursor;
 mod dialogs;
-mod file;
 mod keys;
 mod model;
 mod query;
@@ -28,7 +27,7 @@ use std::process::ExitCode;
 use std::path::PathBuf;
 
 use clap::Args;
-use config::Pipelines;
+use config::{ConfigSource, Pipelines};
 
 use self::model::Model;
 use super::Failure;
@@ -84,10 +83,14 @@ pub async fn run(
                 .to_owned(),
         ));
     }
-    let pipelines = file::selected(all, name)?;
+    let (mut pipelines, mut source) = (all.clone(), ConfigSource::new(path));
+    if name.is_some() {
+        let (name, _) = all.select(name).map_err(Failure::Usage)?;
+        pipelines = pipelines.restrict_to(name);
+        source = source.of(name.clone());
+    }
     let has_color = !args.no_color && std::env::var_os("NO_COLOR").is_none_or(|it| it.is_empty());
     let clock = screen::wall_clock();
-    let model = Model::new(pipelines, args.sort.into(), clock());
-    let files = file::reads(path, name.map(str::to_owned));
-    screen::run(model, files, clock, has_color).await
+    let model = Model::new(&pipelines, args.sort.into(), clock());
+    screen::run(model, source, clock, has_color).await
 }

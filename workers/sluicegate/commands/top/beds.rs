@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use broker::Message;
-use config::{Config, PipelineName, Pipelines};
+use config::Pipelines;
 use gate::instructions::BoardView;
 use gate::reports::Fleet;
 use operator::dead::{LetterList, SearchProgress};
@@ -33,15 +33,12 @@ pub fn tenant(name: &str) -> Tenant {
     Tenant::parse(name).expect("a tenant")
 }
 
-pub fn pipelines(yaml: &str) -> Vec<(PipelineName, Config)> {
-    let all = Pipelines::parse("c.yaml", yaml, std::iter::empty()).expect("valid");
-    let each = all.each().iter();
-    each.map(|(name, config)| (name.clone(), config.clone()))
-        .collect()
+pub fn pipelines(yaml: &str) -> Pipelines {
+    Pipelines::parse("c.yaml", yaml, std::iter::empty()).expect("valid")
 }
 
 pub fn model() -> Model {
-    Model::new(pipelines(""), Sort::Waiting, NOW)
+    Model::new(&pipelines(""), Sort::Waiting, NOW)
 }
 
 fn of(name: &str, change: impl FnOnce(&mut ReportedTenant)) -> ReportedTenant {

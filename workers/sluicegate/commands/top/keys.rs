@@ -222,7 +222,7 @@ impl Model {
             _ => Vec::new(),
         };
         let selected = self.place().and_then(|at| limits.get(at));
-        let selected = selected.map(|row| row.limit.name.as_str());
+        let selected = selected.map(|(_, limit)| limit.name.as_str());
         let sure = |tenant, change| Prompt::Sure(Act::Tenant(TenantAction::Change(tenant, change)));
         let (change, selected) = match key {
             'p' => return Ok(pause(tenant)),

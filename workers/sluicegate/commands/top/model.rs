@@ -7,7 +7,7 @@ use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use config::{Config, PipelineName};
+use config::{Config, PipelineName, Pipelines};
 use operator::dead::LetterList;
 use operator::fleet::BusiestTenants;
 use operator::fullness::Fullness;
@@ -19,9 +19,11 @@ use rules::tenant::Tenant;
 
 use super::cursor::{Cursor, ListRow};
 use super::dialogs::Prompt;
-use super::file::FileReading;
 use super::query::QueryState;
 pub use requests::{ServerAnswer, ServerRequest};
+
+/// The result of a read: the pipelines to show, or the reason why the file can't be used.
+pub type FileReading = Result<Pipelines, String>;
 
 /// How long the result of an action is shown, in milliseconds.
 const TOLD_MS: u64 = 30_000;
@@ -78,23 +80,8 @@ pub struct RunningAction {
     pub since_ms: u64,
 }
 
-/// A row of the limits.
-pub struct ListedLimit<'a> {
-    /// `None` for a limit that all tenants share.
-    pub tenant: Option<&'a Tenant>,
-    pub limit: &'a Fullness,
-}
-
-impl ListedLimit<'_> {
-    fn row(&self) -> ListRow {
-        let tenant = self.tenant.map_or("", Tenant::as_str);
-        let shadow = if self.limit.shadow.is_some() { "~" } else { "" };
-        ListRow {
-            name: format!("{}{shadow} {tenant}", self.limit.name),
-            tenant: self.tenant.cloned(),
-        }
-    }
-}
+/// A limit, with its tenant unless all tenants share it.
+pub type ListedLimit<'a> = (Option<&'a Tenant>, &'a Fullness);
 
 /// The whole screen.
 pub struct Model {
@@ -121,19 +108,15 @@ pub struct Model {
 
 impl Model {
     /// Creates the state, which knows nothing yet.
-    pub fn new(
-        pipelines: impl IntoIterator<Item = (PipelineName, Config)>,
-        sort: Sort,
-        now_ms: u64,
-    ) -> Self {
-        let pipeline = |(name, config)| PipelineModel {
-            name,
-            config: Arc::new(config),
+    pub fn new(pipelines: &Pipelines, sort: Sort, now_ms: u64) -> Self {
+        let pipeline = |(name, config): (&PipelineName, &Config)| PipelineModel {
+            name: name.clone(),
+            config: Arc::new(config.clone()),
             picture: QueryState::default(),
             letters: QueryState::default(),
         };
         Self {
-            pipelines: pipelines.into_iter().map(pipeline).collect(),
+            pipelines: pipelines.each().iter().map(pipeline).collect(),
             at: 0,
             view: TopView::Fleet,
             page: None,
@@ -162,15 +145,15 @@ impl Model {
                 return false;
             }
         };
-        let names = all.iter().map(|(name, _)| name);
-        if !names.eq(self.pipelines.iter().map(|it| &it.name)) {
+        let all = all.each();
+        if !all.keys().eq(self.pipelines.iter().map(|it| &it.name)) {
             let words = "the pipelines in the file have changed: restart top to see them";
             self.file_error = Some(words.to_owned());
             return false;
         }
         let mut is_new = false;
-        for (pipeline, (_, config)) in self.pipelines.iter_mut().zip(all) {
-            if *pipeline.config == config {
+        for (pipeline, config) in self.pipelines.iter_mut().zip(all.values()) {
+            if *pipeline.config == *config {
                 continue;
             }
             // Answers of other servers don't apply to these.
@@ -181,7 +164,7 @@ impl Model {
                 // A second fetch would not find the dead letters that the first one holds.
                 pipeline.letters.renew();
             }
-            pipeline.config = Arc::new(config);
+            pipeline.config = Arc::new(config.clone());
             is_new = true;
         }
         if is_new {
@@ -249,15 +232,13 @@ impl Model {
             for limit in shown.limits.get(&row.tenant).into_iter().flatten() {
                 let key = |limit: &Fullness| (limit.name.clone(), limit.shadow.is_some());
                 if limit.scope != Scope::Global {
-                    let tenant = Some(&row.tenant);
-                    own.push(ListedLimit { tenant, limit });
-                } else if shared.iter().all(|known| key(known.limit) != key(limit)) {
-                    let tenant = None;
-                    shared.push(ListedLimit { tenant, limit });
+                    own.push((Some(&row.tenant), limit));
+                } else if shared.iter().all(|(_, known)| key(known) != key(limit)) {
+                    shared.push((None, limit));
                 }
             }
         }
-        shared.sort_by(|one, two| one.limit.name.cmp(&two.limit.name));
+        shared.sort_by(|(_, one), (_, two)| one.name.cmp(&two.name));
         shared.extend(own);
         shared
     }
@@ -276,9 +257,9 @@ impl Model {
 
     /// Returns the view's rows.
     pub fn rows(&self) -> Vec<ListRow> {
-        let row = |name: &str, tenant| ListRow {
+        let row = |name: &str, tenant: Option<&Tenant>| ListRow {
             name: name.to_owned(),
-            tenant,
+            tenant: tenant.cloned(),
         };
         match self.view {
             TopView::Fleet => {
@@ -288,11 +269,17 @@ impl Model {
             }
             TopView::Tenants => {
                 let tenants = self.tenants().into_iter().map(|row| &row.tenant);
-                tenants
-                    .map(|it| row(it.as_str(), Some(it.clone())))
-                    .collect()
+                tenants.map(|it| row(it.as_str(), Some(it))).collect()
             }
-            TopView::Limits => self.limits().iter().map(ListedLimit::row).collect(),
+            TopView::Limits => {
+                let limits = self.limits().into_iter();
+                let limits = limits.map(|(tenant, limit)| {
+                    let mark = if limit.shadow.is_some() { "~" } else { "" };
+                    let of = tenant.map_or("", Tenant::as_str);
+                    row(&format!("{}{mark} {of}", limit.name), tenant)
+                });
+                limits.collect()
+            }
             TopView::DeadLetters => {
                 let listed = self.pipeline().letters.answer();
                 let letters = listed
@@ -301,10 +288,8 @@ impl Model {
                     .enumerate();
                 let letters = letters.map(|(at, letter)| {
                     let tenant = letter.tenant.as_deref();
-                    row(
-                        &at.to_string(),
-                        tenant.and_then(|it| Tenant::parse(it).ok()),
-                    )
+                    let tenant = tenant.and_then(|it| Tenant::parse(it).ok());
+                    row(&at.to_string(), tenant.as_ref())
                 });
                 letters.collect()
             }

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use config::ConfigSource;
 use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event, KeyEventKind};
 use rules::limit::floor_ms;
@@ -16,8 +17,7 @@ use tokio::sync::{Notify, mpsc};
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until, timeout};
 
-use super::file::FileReading;
-use super::model::{Model, ServerAnswer, ServerRequest};
+use super::model::{FileReading, Model, ServerAnswer, ServerRequest};
 use super::servers::Servers;
 use super::view::draw;
 use crate::commands::Failure;
@@ -27,6 +27,8 @@ const TICK: Duration = Duration::from_secs(1);
 /// Minimum time between frames, so that simultaneous keys and answers are drawn together and a slow
 /// line is not flooded.
 const FRAME: Duration = Duration::from_millis(40);
+/// Interval at which the configuration file is checked, as in workers.
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// How long leaving waits for a running replay.
 const LEAVE_WITHIN: Duration = Duration::from_secs(5);
 /// Maximum number of keys, and of answers, in the queue.
@@ -53,6 +55,26 @@ fn keys() -> mpsc::Receiver<io::Result<Event>> {
         }
     });
     keys
+}
+
+/// Returns the reads after each change of the configuration, beginning with the first read. A
+/// thread checks the file as long as the program runs, so that a hanging file system does not block
+/// the screen.
+fn reads(mut source: ConfigSource) -> mpsc::Receiver<FileReading> {
+    let (send, reads) = mpsc::channel(1);
+    thread::spawn(move || {
+        loop {
+            if source.has_changed() {
+                let read = source.load().map_err(|errors| errors.to_string());
+                if send.blocking_send(read).is_err() {
+                    return;
+                }
+            }
+            // A spurious wakeup only causes one more check.
+            thread::park_timeout(CHECK_INTERVAL);
+        }
+    });
+    reads
 }
 
 /// Answers with the numbers of their questions.
@@ -136,12 +158,12 @@ impl<C: Fn() -> u64> TopSession<C> {
     async fn show(
         &mut self,
         terminal: &mut DefaultTerminal,
-        (mut files, answered): (mpsc::Receiver<FileReading>, &mut Answers),
+        (source, answered): (ConfigSource, &mut Answers),
         has_color: bool,
     ) -> Result<(), Failure> {
         let mut terminate = signal(SignalKind::terminate())?;
         let mut hangup = signal(SignalKind::hangup())?;
-        let mut keys = keys();
+        let (mut keys, mut files) = (keys(), reads(source));
         let mut tick = interval(TICK);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let (mut is_drawn, mut next_frame) = (false, Instant::now());
@@ -182,7 +204,7 @@ impl<C: Fn() -> u64> TopSession<C> {
 /// The terminal went away, or a task panicked.
 pub async fn run(
     model: Model,
-    files: mpsc::Receiver<FileReading>,
+    source: ConfigSource,
     clock: impl Fn() -> u64,
     has_color: bool,
 ) -> Result<ExitCode, Failure> {
@@ -199,7 +221,7 @@ pub async fn run(
     };
     // This also sets a panic hook, which restores the terminal before the message.
     let mut terminal = ratatui::try_init().map_err(|why| terminal_error(&why))?;
-    let sources = (files, &mut answered);
+    let sources = (source, &mut answered);
     let ended = session.show(&mut terminal, sources, has_color).await;
     // If the terminal is gone, no error can be shown.
     let _ = terminal.show_cursor();

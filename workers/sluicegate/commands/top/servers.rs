@@ -147,10 +147,10 @@ impl PipelineServers {
             ..LetterQueue::new(&client, &self.config)
         };
         let all = Filter::default();
-        let listed = timeout(2 * LETTERS_TIMEOUT, dead.list(&all, |_, _| {})).await;
+        let listed = dead.list(&all, |_, _| {}).boxed();
+        let listed = within(2 * LETTERS_TIMEOUT, listed).await;
         close(client).await;
-        let late = |_| format!("RabbitMQ: no answer within {:?}", 2 * LETTERS_TIMEOUT);
-        listed.map_err(late)?.map_err(|why| why.to_string())
+        listed
     }
 
     async fn replay(

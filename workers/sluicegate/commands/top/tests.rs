@@ -236,7 +236,7 @@ fn a_tried_limit_is_enforced_with_its_own_value() {
 
     // Of two limits, the tried one is meant without a question.
     let two = "rate-limiter: {limits: [{name: day}, {name: hour}]}";
-    let mut model = Model::new(pipelines(two), Sort::Waiting, NOW);
+    let mut model = Model::new(&pipelines(two), Sort::Waiting, NOW);
     types(&mut model, "2");
     answer(&mut model, with_trial);
     let asked = types(&mut model, "xy");
@@ -287,7 +287,7 @@ pipelines:
   bills: {amqp: {queue: bills}}
   orders: {amqp: {queue: orders}}
 ";
-    let mut model = Model::new(pipelines(yaml), Sort::Waiting, NOW);
+    let mut model = Model::new(&pipelines(yaml), Sort::Waiting, NOW);
     // The fleet of each pipeline is shown.
     let due = model.due();
     assert_eq!(due.len(), 2);
@@ -304,7 +304,7 @@ pipelines:
     types(&mut model, "]");
     assert_eq!((model.at, model.tenants().len()), (0, 0));
     // Letters of one pipeline don't belong to another.
-    let mut model = Model::new(pipelines(yaml), Sort::Waiting, NOW);
+    let mut model = Model::new(&pipelines(yaml), Sort::Waiting, NOW);
     types(&mut model, "4");
     let due = model.due();
     let (number, _) = due

@@ -77,7 +77,7 @@ pipelines:
 ";
     // The operator waits in another view, or in another pipeline.
     for (leave, back) in [("1", "4"), ("1]4", "[4")] {
-        let mut model = Model::new(pipelines(yaml), Sort::Waiting, NOW);
+        let mut model = Model::new(&pipelines(yaml), Sort::Waiting, NOW);
         types(&mut model, "4");
         answer(&mut model, picture);
         let begun = types(&mut model, "Ay");
@@ -163,7 +163,7 @@ fn dead_letters_are_replayed_as_selected() {
 
     // If the routing key is the tenant, replaying is impossible and not offered.
     let by_key = pipelines("job: {tenant: routing-key}");
-    let mut model = Model::new(by_key, Sort::Waiting, NOW);
+    let mut model = Model::new(&by_key, Sort::Waiting, NOW);
     types(&mut model, "4");
     answer(&mut model, picture);
     types(&mut model, "A");

@@ -11,7 +11,7 @@ use rules::scope::Scope;
 
 use super::parts::{BAD, Cells, GOOD, List, Part, Side, WARN, bar, name};
 use crate::commands::top::clock::left;
-use crate::commands::top::model::{ListedLimit, Model};
+use crate::commands::top::model::Model;
 
 pub fn parts(model: &Model, wide: u16) -> Vec<Part> {
     let limits = model.limits();
@@ -26,7 +26,7 @@ pub fn parts(model: &Model, wide: u16) -> Vec<Part> {
     let passed_ms = model.now_ms.saturating_sub(since_ms);
     // Next to the shortest names, a shadow's text fits into 80 columns.
     let gauge = if wide < 100 { 15 } else { 32 };
-    let rows = limits.iter().map(|ListedLimit { tenant, limit }| {
+    let rows = limits.iter().map(|(tenant, limit)| {
         let whose = tenant.map_or_else(|| "(all tenants)".to_owned(), |it| name(it.as_str()));
         let cells = vec![Line::from(whose), Line::from(plain(&limit.name, 32))];
         usage(cells, limit, (passed_ms, gauge))

@@ -122,7 +122,7 @@ pipelines:
   bills: {amqp: {queue: bills}}
   orders: {amqp: {queue: orders}}
 ";
-    let mut model = Model::new(pipelines(yaml), Sort::Waiting, NOW);
+    let mut model = Model::new(&pipelines(yaml), Sort::Waiting, NOW);
     let due = model.due();
     model.receive(due[0].0, ServerAnswer::Overview(0, Ok(picture())));
     model.receive(due[1].0, ServerAnswer::Overview(1, Err("away".to_owned())));
