@@ -13,6 +13,7 @@ use super::answer::{Answer as _, answers};
 use super::letters::{LetterAnswer, LetterRow, for_replay, headers, hex, reason};
 use super::rate::Rate;
 use super::steer::{FOLLOW_TIMEOUT, followed};
+use super::text::count;
 use broker::amqp::{Client, FetchedMessage};
 use broker::{Message, Outgoing};
 use config::{Config, TenantField};
@@ -167,6 +168,24 @@ answers! {
 }
 
 impl ChangeResult {
+    /// Describes why entries of `queue` were not changed, or returns `None` if all were. `noun` is
+    /// the name of an entry.
+    pub fn remainder(&self, queue: &str, noun: &str) -> Option<String> {
+        let failure = self.failure.as_ref().map(ToString::to_string);
+        let stopped = self.stopped.then(|| "interrupted".to_owned());
+        let refused = count(self.refused, "job");
+        let refused = (self.refused > 0).then(|| format!("RabbitMQ refused {refused}"));
+        let which = match failure.is_some() || self.stopped {
+            true => format!("the other {noun}s"),
+            false => "they".to_owned(),
+        };
+        let why: Vec<String> = [failure.or(stopped), refused]
+            .into_iter()
+            .flatten()
+            .collect();
+        (!why.is_empty()).then(|| format!("{}: {which} are still in {queue}", why.join("; ")))
+    }
+
     /// Returns the result of a replay.
     pub fn replayed(&self) -> Replayed {
         Replayed {

@@ -336,20 +336,10 @@ impl Letters<'_> {
         let done = done?;
         let text = || format!("{} {}", change.keyword(), count(done.done, self.noun));
         print(chosen.json, || done.as_json(change), text)?;
-        let others = format!("the other {}s", self.noun);
-        let (why, which) = match done.failure {
-            None if done.stopped => ("interrupted".to_owned(), others),
-            Some(error) => (error.to_string(), others),
-            None if done.refused > 0 => {
-                let refused = format!("RabbitMQ refused {}", count(done.refused, "job"));
-                (refused, "they".to_owned())
-            }
-            None => return Ok(ExitCode::SUCCESS),
-        };
-        Err(Failure::Failed(format!(
-            "{why}: {which} are still in {}; {} for them",
-            self.dead.queue, self.again
-        )))
+        match done.remainder(&self.dead.queue, self.noun) {
+            Some(left) => Err(Failure::Failed(format!("{left}; {} for them", self.again))),
+            None => Ok(ExitCode::SUCCESS),
+        }
     }
 }
 

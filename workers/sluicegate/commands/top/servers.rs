@@ -8,7 +8,7 @@ use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
 use gate::redis::RedisGate;
 use operator::NotDone;
-use operator::dead::{self, ChangeResult, Filter, LetterList, LetterQueue};
+use operator::dead::{Filter, LetterChange, LetterList, LetterQueue};
 use operator::inspect::{Glance, inspect};
 use operator::labels::GivenLabels;
 use operator::overview::Overview;
@@ -171,28 +171,19 @@ impl PipelineServers {
             )));
         };
         let dead = LetterQueue::new(&client, &self.config);
-        let change = dead::LetterChange::Replay(None);
+        let (queue, change) = (Arc::clone(&dead.queue), LetterChange::Replay(None));
         let which = (&which.filter, None);
         let ended = dead.change(which, change, stopped, progress).await;
         close(client).await;
-        let ChangeResult {
-            done,
-            refused,
-            stopped,
-            failure,
-        } = ended.map_err(|why| why.to_string())?;
-        let mut text = format!("replayed {}", count(done, "dead letter"));
-        if refused > 0 {
-            text += &format!("; RabbitMQ refused {refused}, which are still dead letters");
-        }
-        if stopped {
-            text += "; stopped, the others are still dead letters";
+        let ended = ended.map_err(|why| why.to_string())?;
+        let mut text = format!("{} {}", change.keyword(), count(ended.done, "dead letter"));
+        if let Some(left) = ended.remainder(&queue, "dead letter") {
+            text += &format!("; {left}");
         }
         let text = with_audit(text, unwritten.err());
-        match failure {
-            Some(why) => Err(format!("{text}; then: {why}")),
-            None if refused > 0 => Err(text),
-            None => Ok(text),
+        match ended.failure.is_some() || ended.refused > 0 {
+            true => Err(text),
+            false => Ok(text),
         }
     }
 }
