@@ -53,6 +53,15 @@ pub struct PipelineModel {
     pub letters: QueryState<LetterList>,
 }
 
+impl PipelineModel {
+    /// Returns the last picture of its fleet, and Redis's clock as of now.
+    pub fn picture(&self, now_ms: u64) -> Option<(&Overview, u64)> {
+        let (picture, at_ms) = self.picture.answer()?;
+        let passed = now_ms.saturating_sub(at_ms);
+        Some((picture, picture.fleet.view.now_ms.saturating_add(passed)))
+    }
+}
+
 /// A tenant's own page.
 pub struct TenantPage {
     pub tenant: Tenant,
@@ -191,11 +200,9 @@ impl Model {
         &mut self.pipelines[self.at]
     }
 
-    /// Returns the last picture of its fleet, and Redis's clock as of now.
+    /// Returns the last picture of the selected pipeline's fleet, and Redis's clock as of now.
     pub fn picture(&self) -> Option<(&Overview, u64)> {
-        let (picture, at_ms) = self.pipeline().picture.answer()?;
-        let passed = self.now_ms.saturating_sub(at_ms);
-        Some((picture, picture.fleet.view.now_ms.saturating_add(passed)))
+        self.pipeline().picture(self.now_ms)
     }
 
     /// Returns the tenants that the gate was asked for, with their limits.

@@ -1,15 +1,12 @@
 //! The workers and, if there are several, the pipelines.
 
 use operator::fleet::{NO_WORKER, gaps, is_empty};
-use operator::hold::held;
 use operator::overview::Overview;
-use operator::recovery::Recovery;
 use operator::text::count;
 use ratatui::layout::{Constraint, Rect};
 use ratatui::style::Style;
 use ratatui::text::Line;
 use rules::report::view::ReportedWorker;
-use rules::steering::Hold;
 
 use super::parts::{BAD, Cells, GOOD, List, Part, Side, WARN, bar, columns, paragraph};
 use crate::commands::top::model::{Model, PipelineModel};
@@ -117,12 +114,15 @@ fn pipelines(model: &Model) -> List {
 
 fn pipeline(pipeline: &PipelineModel, now_ms: u64) -> Cells {
     let away = pipeline.picture.trouble(now_ms);
-    let mut states: Vec<_> = away.map(|_| "NO ANSWER from Redis").into_iter().collect();
+    let mut states: Vec<_> = away
+        .map(|_| "NO ANSWER from Redis".to_owned())
+        .into_iter()
+        .collect();
     let mut numbers = ["-", "-", "-"].map(str::to_owned);
-    let not_ready;
     let mut calm = Line::from("reading from Redis ...");
-    if let Some((picture, _)) = pipeline.picture.answer() {
-        let workers = &picture.fleet.view.workers;
+    if let Some((picture, redis_ms)) = pipeline.picture(now_ms) {
+        let fleet = &picture.fleet;
+        let workers = &fleet.view.workers;
         let ready = workers.iter().filter(|it| it.report.ready).count();
         let running = sum(workers, |it| it.report.load.running);
         let slots = sum(workers, |it| it.report.load.slots);
@@ -131,22 +131,14 @@ fn pipeline(pipeline: &PipelineModel, now_ms: u64) -> Cells {
             format!("{running}/{slots}"),
             sum(workers, |it| it.report.waiting).to_string(),
         ];
-        match held(&picture.fleet.boards) {
-            Some((Hold::Paused, _)) => states.push("PAUSED by an operator"),
-            Some((Hold::Draining, _)) => states.push("DRAINED by an operator"),
-            None => {}
-        }
-        let mut recovery = picture.recovery.iter();
-        if recovery.any(|it| matches!(it, Recovery::Waits { .. })) {
-            states.push("RECOVERY WAIT");
-        }
-        not_ready = format!("{} not ready", workers.len() - ready);
         match workers.len() {
-            _ if is_empty(&picture.fleet) => states.push("NO WORKER"),
-            0 => states.push("NO REPORT"),
-            all if ready < all => states.push(&not_ready),
+            _ if is_empty(fleet) => states.push(NO_WORKER.to_owned()),
+            0 => states.extend(gaps(fleet).describe()),
+            all if ready < all => states.push(format!("{} not ready", all - ready)),
             _ => {}
         }
+        let stops = picture.notices(redis_ms).into_iter();
+        states.extend(stops.filter(|it| it.is_stop).map(|it| it.text));
         calm = Line::styled("ready", GOOD);
     }
     let state = match states.as_slice() {

@@ -139,6 +139,13 @@ pipelines:
             "NO ANSWER from Redis",
         ],
     );
+    types(&mut model, "1");
+    model.at_time(NOW + 2_000);
+    answer(&mut model, stopped);
+    has(
+        &shows(&model, (120, 40)),
+        &["1 not ready, an operator paused all workers…"],
+    );
 }
 
 #[test]
