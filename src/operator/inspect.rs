@@ -3,7 +3,6 @@
 
 mod description;
 mod forecast;
-mod glance;
 mod learned;
 mod levels;
 mod other_policies;
@@ -18,7 +17,6 @@ pub use self::description::UsedLimit;
 use self::description::{counts_cost, describe, used};
 use self::forecast::Forecast;
 pub use self::forecast::WhatIfAnswer;
-pub use self::glance::Glance;
 use self::levels::Levels;
 pub use self::other_policies::OtherConfiguration;
 use self::other_policies::OtherPolicy;
@@ -35,6 +33,7 @@ use super::text::plain;
 use super::times::when;
 use super::{NotDone, hold, limits, trials};
 use config::Config;
+use gate::epoch::NOTICED_WITHIN;
 use gate::fleet::registry::{self, NamedPolicy};
 use gate::instructions::{self, BoardView};
 use gate::redis::RedisGate;
@@ -419,6 +418,7 @@ impl TenantInspection {
 
 answers! {
     /// Everything known of a tenant.
+    #[derive(Default)]
     pub struct InspectionAnswer {
         pub tenant: String,
         pub source: String,
@@ -449,6 +449,15 @@ answers! {
         pub other_configurations: Vec<OtherConfiguration>,
         pub other_configurations_unread: Vec<String>,
         pub what_if: Option<WhatIfAnswer>,
+    }
+}
+
+impl InspectionAnswer {
+    /// Returns when all workers have noticed the latest end of the recovery wait (ms), or `None` if
+    /// it is over or unknown.
+    pub fn recovery_noticed_ms(&self) -> Option<u64> {
+        let until_ms = self.recovery_wait_until_ms?;
+        (until_ms > self.now_ms).then(|| until_ms.saturating_add(floor_ms(NOTICED_WITHIN)))
     }
 }
 

@@ -42,6 +42,17 @@ impl TenantInspection {
         })
     }
 
+    /// Returns how full its limits are, followed by its shadow limits.
+    pub fn fullness(&self) -> Vec<Fullness> {
+        let rows = self.rows().into_iter();
+        let full = rows.map(|(limit, usage)| Fullness {
+            used: (!self.given.lacks(limit)).then_some(usage.count),
+            ..Fullness::of(limit, usage)
+        });
+        let shadows = self.shadows().map(|row| row.fullness(&self.given));
+        full.chain(shadows).collect()
+    }
+
     fn set<'a>(&'a self, name: &'a str) -> TrialDetails<'a> {
         let mut rows = self.limits.iter().zip(&self.found.limits);
         let here = rows.find(|(limit, _)| limit.name() == name && !limit.is_global());
@@ -69,7 +80,7 @@ impl ShadowUsage<'_> {
     }
 
     /// Returns the limit's fullness, for a screen.
-    pub(super) fn fullness(&self, given: &GivenLabels) -> Fullness {
+    fn fullness(&self, given: &GivenLabels) -> Fullness {
         let known = !given.lacks(self.limit);
         Fullness {
             used: known.then_some(self.used()),

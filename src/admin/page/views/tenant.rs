@@ -5,14 +5,12 @@ use askama::Template;
 use super::super::text::{filters, number, query, text};
 use super::{ViewRequest, ViewSource, part, rendered};
 use crate::api::ApiProblem;
-use gate::epoch::NOTICED_WITHIN;
 use operator::inspect::{
     InspectionAnswer, NOT_IN_FORCE, ShadowAnswer, UsedLimit, describe_round_trip,
 };
 use operator::overview::ALL_UNKNOWN;
 use operator::tally;
 use rules::decision::Tally;
-use rules::limit::floor_ms;
 
 #[derive(Template)]
 #[template(path = "tenant.html")]
@@ -120,7 +118,6 @@ fn view<'a>(asked: &'a ViewRequest, found: &'a InspectionAnswer) -> TenantView<'
     let (state, state_word) = state(found);
     let pipeline = asked.pipeline.as_deref().unwrap_or_default();
     let of_it = [("tenant", name), ("pipeline", pipeline)];
-    let recovers_ms = found.recovery_wait_until_ms;
     TenantView {
         asked,
         found,
@@ -131,9 +128,7 @@ fn view<'a>(asked: &'a ViewRequest, found: &'a InspectionAnswer) -> TenantView<'
         state,
         state_word,
         warnings: warnings(found),
-        recovers_ms: recovers_ms
-            .filter(|until_ms| *until_ms > now_ms)
-            .map(|until_ms| until_ms + floor_ms(NOTICED_WITHIN)),
+        recovers_ms: found.recovery_noticed_ms(),
         shadows: (found.shadows.iter()).map(|it| tried(it, &of_it)).collect(),
     }
 }

@@ -9,7 +9,7 @@ use gate::reports::Fleet;
 use operator::dead::{LetterList, SearchProgress};
 use operator::fleet::BusiestTenants;
 use operator::fullness::Fullness;
-use operator::inspect::Glance;
+use operator::inspect::InspectionAnswer;
 use operator::letters::LetterRow as Letter;
 use operator::overview::Overview;
 use operator::recovery::Recovery;
@@ -22,7 +22,7 @@ use rules::scope::Scope;
 use rules::steering::{Hold, Instruction};
 use rules::tenant::Tenant;
 
-use super::model::{Model, ServerAnswer, ServerRequest};
+use super::model::{Glance, Model, ServerAnswer, ServerRequest};
 
 /// Redis's clock, and also the operator's: Tue, 14 Nov 2023 22:13:20 GMT.
 pub const NOW: u64 = 1_700_000_000_000;
@@ -214,19 +214,18 @@ pub fn stopped() -> Box<Overview> {
 
 pub fn glance() -> Box<Glance> {
     Box::new(Glance {
-        now_ms: NOW,
+        found: InspectionAnswer {
+            now_ms: NOW,
+            waiting: Some(700),
+            waitlist_end_in_ms: Some(724_000),
+            reason: "the limit hour is exhausted".to_owned(),
+            ..InspectionAnswer::default()
+        },
         limits: vec![
             limit("hour", 50, 50),
             limit("day", 60, 1_000),
             shadow("hour"),
         ],
-        waiting: Some(700),
-        line_ends_ms: NOW + 724_000,
-        suspended_until_ms: 0,
-        suspended_by: String::new(),
-        diverted_to: None,
-        recovery_until_ms: 0,
-        why: "the limit hour is exhausted".to_owned(),
         description: (0..30)
             .map(|at| format!("line {at}    words\u{1b}[31m\n"))
             .collect(),

@@ -11,7 +11,7 @@ use config::{Config, PipelineName, Pipelines};
 use operator::dead::LetterList;
 use operator::fleet::BusiestTenants;
 use operator::fullness::Fullness;
-use operator::inspect::Glance;
+use operator::inspect::InspectionAnswer;
 use operator::overview::Overview;
 use rules::report::view::{Row, Sort};
 use rules::scope::Scope;
@@ -60,6 +60,16 @@ impl PipelineModel {
         let passed = now_ms.saturating_sub(at_ms);
         Some((picture, picture.fleet.view.now_ms.saturating_add(passed)))
     }
+}
+
+/// A tenant at a glance.
+#[derive(Default)]
+pub struct Glance {
+    pub found: InspectionAnswer,
+    /// How full its limits are, followed by its shadow limits.
+    pub limits: Vec<Fullness>,
+    /// The full inspection in words.
+    pub description: String,
 }
 
 /// A tenant's own page.

@@ -9,7 +9,7 @@ use futures_util::future::BoxFuture;
 use gate::redis::RedisGate;
 use operator::NotDone;
 use operator::dead::{Filter, LetterChange, LetterList, LetterQueue};
-use operator::inspect::{Glance, inspect};
+use operator::inspect::inspect;
 use operator::labels::GivenLabels;
 use operator::overview::Overview;
 use operator::rabbitmq::{LETTERS_TIMEOUT, close, connect};
@@ -21,7 +21,7 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, timeout};
 
 use super::action::{Act, LetterSelection};
-use super::model::{ServerAnswer, ServerRequest};
+use super::model::{Glance, ServerAnswer, ServerRequest};
 use crate::commands::Failure;
 use crate::commands::audit::written;
 use crate::commands::steer::FOLLOW_TIMEOUT;
@@ -137,7 +137,11 @@ impl PipelineServers {
     async fn glance(&self, tenant: Tenant) -> Result<Glance, NotDone> {
         let labels = |limits: &[_]| GivenLabels::of(Vec::new(), None, limits);
         let found = inspect(&self.gate, &self.config, (tenant, None), labels, &[]).await?;
-        Ok(found.glance())
+        Ok(Glance {
+            found: found.answer(),
+            limits: found.fullness(),
+            description: found.describe(),
+        })
     }
 
     async fn letters(&self) -> Result<LetterList, String> {

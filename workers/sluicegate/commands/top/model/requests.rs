@@ -1,12 +1,11 @@
 //! Decides which questions are sent to servers and when, and takes the answers.
 
 use operator::dead::LetterList;
-use operator::inspect::Glance;
 use operator::overview::{Overview, TenantSelection};
 use rules::report::REPORT_INTERVAL_MS;
 use rules::tenant::Tenant;
 
-use super::{Model, RunningAction, TopView};
+use super::{Glance, Model, RunningAction, TopView};
 use crate::commands::top::action::Act;
 
 /// Maximum number of tenants that the gate is asked for, as in `tenants`.

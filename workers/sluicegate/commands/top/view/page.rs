@@ -1,6 +1,6 @@
 //! A tenant's own page: its state, its clocks, its limits, and the output of `inspect`.
 
-use operator::inspect::Glance;
+use operator::inspect::InspectionAnswer;
 use operator::text::{count, plain};
 use ratatui::layout::{Constraint, Rect};
 use ratatui::text::Line;
@@ -8,7 +8,7 @@ use ratatui::text::Line;
 use super::limits::usage;
 use super::parts::{BAD, GOOD, HEAD, List, Part, Side, WARN, name, paragraph, wrapped};
 use crate::commands::top::clock::end;
-use crate::commands::top::model::{Model, TenantPage};
+use crate::commands::top::model::{Glance, Model, TenantPage};
 
 /// Indentation of the output of `inspect`, in columns.
 const INDENT: usize = 10;
@@ -23,7 +23,8 @@ pub fn parts((model, page): (&Model, &TenantPage), area: Rect) -> Vec<Part> {
         return vec![Part::Rest(top)];
     };
     let passed_ms = model.now_ms.saturating_sub(came_ms);
-    top.extend(state(glance, glance.now_ms.saturating_add(passed_ms), wide));
+    let redis_ms = glance.found.now_ms.saturating_add(passed_ms);
+    top.extend(state(&glance.found, redis_ms, wide));
     let room = usize::from(area.height).saturating_sub(top.len());
     // The list has a header.
     let high = (glance.limits.len() + 1).min((room / 2).max(2));
@@ -80,44 +81,44 @@ fn limits(glance: &Glance, wide: u16, passed_ms: u64) -> List {
 }
 
 /// Returns the tenant's state, the end of its waitlist, and why its jobs wait.
-fn state(glance: &Glance, redis_ms: u64, wide: usize) -> Vec<Line<'static>> {
+fn state(found: &InspectionAnswer, redis_ms: u64, wide: usize) -> Vec<Line<'static>> {
     let mut lines = Vec::new();
-    let mut put = |text: String, style| {
-        lines.extend(paragraph(&text, (wide, INDENT, 3), style));
+    let mut put = |head: &str, text: &str, style| {
+        lines.extend(paragraph(
+            &format!("{head:INDENT$}{text}"),
+            (wide, INDENT, 3),
+            style,
+        ));
     };
-    if glance.recovery_until_ms > redis_ms {
-        let end = end(glance.recovery_until_ms, redis_ms);
-        let text = format!("state     WAITS after Redis may have lost data, at most {end}");
-        put(text, BAD);
+    let recovers_ms = found.recovery_noticed_ms().filter(|it| *it > redis_ms);
+    if let Some(at_ms) = recovers_ms {
+        let end = end(at_ms, redis_ms);
+        let text = format!("WAITS after Redis may have lost data, at most {end}");
+        put("state", &text, BAD);
     }
-    let waiting = glance.waiting.unwrap_or(0) > 0;
-    if glance.suspended_until_ms > redis_ms {
-        let opens = end(glance.suspended_until_ms, redis_ms);
-        let by = plain(&glance.suspended_by, 200);
-        let text = format!("state     SUSPENDED, opens in {opens}: {by}");
-        put(text, BAD);
-    } else if glance.recovery_until_ms <= redis_ms {
-        match &glance.diverted_to {
-            Some(queue) => {
-                let text = format!("state     DIVERTED to {}", plain(queue, 255));
-                put(text, WARN);
-            }
-            None if waiting => put("state     open, jobs wait".to_owned(), WARN),
-            None => put("state     open".to_owned(), GOOD),
+    if found.suspended_until_ms > redis_ms {
+        let opens = end(found.suspended_until_ms, redis_ms);
+        let by = plain(&found.suspended_by, 200);
+        put("state", &format!("SUSPENDED, opens in {opens}: {by}"), BAD);
+    } else if recovers_ms.is_none() {
+        match (&found.diverted_to, found.waiting) {
+            (Some(queue), _) => put("state", &format!("DIVERTED to {}", plain(queue, 255)), WARN),
+            (None, Some(1..)) => put("state", "open, jobs wait", WARN),
+            (None, _) => put("state", "open", GOOD),
         }
     }
-    let line = match (glance.waiting, glance.line_ends_ms > redis_ms) {
+    let ends_ms = found
+        .waitlist_end_in_ms
+        .map(|in_ms| found.now_ms.saturating_add(in_ms));
+    let line = match (found.waiting, ends_ms.filter(|it| *it > redis_ms)) {
         (None, _) => "one per value of a header or routing key".to_owned(),
         (Some(0), _) => "no job waits".to_owned(),
-        (Some(waiting), true) => {
-            format!(
-                "{waiting} waiting, ends in {}",
-                end(glance.line_ends_ms, redis_ms)
-            )
+        (Some(waiting), Some(at_ms)) => {
+            format!("{waiting} waiting, ends in {}", end(at_ms, redis_ms))
         }
-        (Some(waiting), false) => count(waiting, "unit") + " waiting, the last starts now",
+        (Some(waiting), None) => count(waiting, "unit") + " waiting, the last starts now",
     };
-    put(format!("line      {line}"), HEAD);
-    put(format!("why       {}", plain(&glance.why, 600)), HEAD);
+    put("line", &line, HEAD);
+    put("why", &plain(&found.reason, 600), HEAD);
     lines
 }

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::commands::top::beds::glance;
-use operator::inspect::Glance;
+use crate::commands::top::model::Glance;
 
 /// Returns a tenant's page after an answer with this change.
 fn page_of(change: impl Fn(&mut Glance)) -> Model {
@@ -49,8 +49,8 @@ fn a_tenants_page() {
     );
     // A suspended tenant: the cause and the end.
     let suspended = page_of(|glance| {
-        glance.suspended_until_ms = NOW + 3_600_000;
-        glance.suspended_by = "an operator\u{7}".to_owned();
+        glance.found.suspended_until_ms = NOW + 3_600_000;
+        glance.found.suspended_by = "an operator\u{7}".to_owned();
     });
     has(
         &shows(&suspended, (80, 24)),
@@ -65,7 +65,7 @@ fn a_tenants_page() {
         .count();
     let hidden = format!("output of inspect, also on {} more limits (", 12 - rows);
     has(&text, &[hidden.as_str()]);
-    let diverted = page_of(|glance| glance.diverted_to = Some("parked\u{7}".to_owned()));
+    let diverted = page_of(|glance| glance.found.diverted_to = Some("parked\u{7}".to_owned()));
     let text = shows(&diverted, (80, 24));
     has(&text, &["state     DIVERTED to parked\\u{7}"]);
 }
