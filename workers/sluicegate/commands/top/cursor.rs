@@ -3,43 +3,32 @@
 
 use rules::tenant::Tenant;
 
-/// A row of a list.
-pub struct ListRow {
-    /// A name that no other row has.
-    pub name: String,
-    /// The tenant that keys act on.
-    pub tenant: Option<Tenant>,
-}
+/// The tenant that keys act on, and a name that no other row of it has.
+pub type RowKey = (Option<Tenant>, String);
 
 /// The selected row.
 #[derive(Debug, Default, Clone)]
 pub struct Cursor {
     at: usize,
-    on: Option<String>,
+    on: Option<RowKey>,
 }
 
 impl Cursor {
     /// Returns the index of the selected row among `rows`, or `None` if there are no rows. If the
     /// row is gone, its index stays.
-    pub fn place(&self, rows: &[ListRow]) -> Option<usize> {
+    pub fn place(&self, rows: &[RowKey]) -> Option<usize> {
         let last = rows.len().checked_sub(1)?;
-        let found = rows
-            .iter()
-            .position(|row| Some(&row.name) == self.on.as_ref());
+        let found = rows.iter().position(|row| Some(row) == self.on.as_ref());
         Some(found.unwrap_or(self.at.min(last)))
     }
 
     /// Moves down by this many rows, or up if negative. With 0, keeps the selection in a new
     /// picture.
-    pub fn go(&mut self, rows: &[ListRow], by: isize) {
+    pub fn go(&mut self, rows: &[RowKey], by: isize) {
         let at = self.place(rows).unwrap_or_default();
-        self.set(rows, at.saturating_add_signed(by));
-    }
-
-    /// Moves to the row `at`, or to the last row.
-    pub fn set(&mut self, rows: &[ListRow], at: usize) {
-        self.at = at.min(rows.len().saturating_sub(1));
-        self.on = rows.get(self.at).map(|row| row.name.clone());
+        let last = rows.len().saturating_sub(1);
+        self.at = at.saturating_add_signed(by).min(last);
+        self.on = rows.get(self.at).cloned();
     }
 }
 
@@ -49,9 +38,9 @@ mod tests {
 
     #[test]
     fn the_cursor_stays_with_its_row() {
-        let rows = |names: &str| -> Vec<ListRow> {
+        let rows = |names: &str| -> Vec<RowKey> {
             let names = names.chars().map(String::from);
-            names.map(|name| ListRow { name, tenant: None }).collect()
+            names.map(|name| (None, name)).collect()
         };
         let place = |cursor: &Cursor, names: &str| cursor.place(&rows(names));
         let mut cursor = Cursor::default();

@@ -5,7 +5,6 @@ mod requests;
 
 use std::cell::Cell;
 use std::collections::BTreeSet;
-use std::sync::Arc;
 
 use config::{Config, PipelineName, Pipelines};
 use operator::dead::LetterList;
@@ -17,7 +16,7 @@ use rules::report::view::{Row, Sort};
 use rules::scope::Scope;
 use rules::tenant::Tenant;
 
-use super::cursor::{Cursor, ListRow};
+use super::cursor::{Cursor, RowKey};
 use super::dialogs::Prompt;
 use super::query::QueryState;
 pub use requests::{ServerAnswer, ServerRequest};
@@ -48,7 +47,7 @@ pub const VIEWS: [(TopView, &str); 4] = [
 /// One pipeline and its last answers.
 pub struct PipelineModel {
     pub name: PipelineName,
-    pub config: Arc<Config>,
+    pub config: Config,
     pub picture: QueryState<Box<Overview>>,
     pub letters: QueryState<LetterList>,
 }
@@ -130,7 +129,7 @@ impl Model {
     pub fn new(pipelines: &Pipelines, sort: Sort, now_ms: u64) -> Self {
         let pipeline = |(name, config): (&PipelineName, &Config)| PipelineModel {
             name: name.clone(),
-            config: Arc::new(config.clone()),
+            config: config.clone(),
             picture: QueryState::default(),
             letters: QueryState::default(),
         };
@@ -172,7 +171,7 @@ impl Model {
         }
         let mut is_new = false;
         for (pipeline, config) in self.pipelines.iter_mut().zip(all.values()) {
-            if *pipeline.config == *config {
+            if pipeline.config == *config {
                 continue;
             }
             // Answers of other servers don't apply to these.
@@ -183,7 +182,7 @@ impl Model {
                 // A second fetch would not find the dead letters that the first one holds.
                 pipeline.letters.renew();
             }
-            pipeline.config = Arc::new(config.clone());
+            pipeline.config = config.clone();
             is_new = true;
         }
         if is_new {
@@ -203,7 +202,7 @@ impl Model {
 
     /// Returns the configuration of each pipeline.
     pub fn configs(&self) -> impl Iterator<Item = &Config> {
-        self.pipelines.iter().map(|pipeline| &*pipeline.config)
+        self.pipelines.iter().map(|pipeline| &pipeline.config)
     }
 
     pub(super) fn pipeline_mut(&mut self) -> &mut PipelineModel {
@@ -273,42 +272,31 @@ impl Model {
     }
 
     /// Returns the view's rows.
-    pub fn rows(&self) -> Vec<ListRow> {
-        let row = |name: &str, tenant: Option<&Tenant>| ListRow {
-            name: name.to_owned(),
-            tenant: tenant.cloned(),
-        };
+    pub fn rows(&self) -> Vec<RowKey> {
         match self.view {
             TopView::Fleet => {
                 let workers = self.picture().into_iter();
                 let workers = workers.flat_map(|(picture, _)| &picture.fleet.view.workers);
-                workers.map(|worker| row(&worker.name, None)).collect()
+                workers.map(|worker| (None, worker.name.clone())).collect()
             }
             TopView::Tenants => {
-                let tenants = self.tenants().into_iter().map(|row| &row.tenant);
-                tenants.map(|it| row(it.as_str(), Some(it))).collect()
+                let tenants = self.tenants().into_iter().map(|row| row.tenant.clone());
+                tenants.map(|it| (Some(it), String::new())).collect()
             }
             TopView::Limits => {
                 let limits = self.limits().into_iter();
                 let limits = limits.map(|(tenant, limit)| {
                     let mark = if limit.shadow.is_some() { "~" } else { "" };
-                    let of = tenant.map_or("", Tenant::as_str);
-                    row(&format!("{}{mark} {of}", limit.name), tenant)
+                    (tenant.cloned(), format!("{}{mark}", limit.name))
                 });
                 limits.collect()
             }
             TopView::DeadLetters => {
-                let listed = self.pipeline().letters.answer();
-                let letters = listed
-                    .iter()
-                    .flat_map(|(listed, _)| &listed.rows)
-                    .enumerate();
-                let letters = letters.map(|(at, letter)| {
-                    let tenant = letter.tenant.as_deref();
-                    let tenant = tenant.and_then(|it| Tenant::parse(it).ok());
-                    row(&at.to_string(), tenant.as_ref())
-                });
-                letters.collect()
+                let listed = self.pipeline().letters.answer().into_iter();
+                let letters = listed.flat_map(|(listed, _)| &listed.rows);
+                let tenants = letters.map(|letter| Tenant::parse(letter.tenant.as_deref()?).ok());
+                let rows = tenants.enumerate();
+                rows.map(|(at, it)| (it, at.to_string())).collect()
             }
         }
     }
@@ -318,13 +306,18 @@ impl Model {
         self.cursors[self.view as usize].place(&self.rows())
     }
 
+    /// Returns true if the list of dead letters is shown.
+    pub fn shows_letters(&self) -> bool {
+        self.view == TopView::DeadLetters && self.page.is_none()
+    }
+
     /// Returns the tenant that keys act on.
     pub fn selected_tenant(&self) -> Option<Tenant> {
         if let Some(page) = &self.page {
             return Some(page.tenant.clone());
         }
         let at = self.place()?;
-        self.rows().swap_remove(at).tenant
+        self.rows().swap_remove(at).0
     }
 
     /// Moves the selection by this many rows. With 0, keeps it on its row in a new picture.
@@ -335,10 +328,8 @@ impl Model {
 
     /// Returns the last message while it is recent.
     pub fn status(&self) -> Option<&StatusMessage> {
-        let is_news = |status_message: &&StatusMessage| {
-            self.now_ms.saturating_sub(status_message.at_ms) < TOLD_MS
-        };
-        self.status_message.as_ref().filter(is_news)
+        let message = self.status_message.as_ref()?;
+        (self.now_ms.saturating_sub(message.at_ms) < TOLD_MS).then_some(message)
     }
 
     pub(super) fn show_status(&mut self, text: impl Into<String>, is_bad: bool) {

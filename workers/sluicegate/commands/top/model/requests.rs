@@ -86,7 +86,7 @@ impl Model {
     pub(in super::super) fn enter(&mut self) {
         self.urge();
         let now_ms = self.now_ms;
-        if self.view == TopView::DeadLetters && self.page.is_none() && self.action.is_none() {
+        if self.shows_letters() && self.action.is_none() {
             let letters = &mut self.pipeline_mut().letters;
             if !letters.is_in_flight() && letters.is_older(now_ms, LETTERS_MS) {
                 letters.urge();

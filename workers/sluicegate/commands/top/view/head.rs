@@ -76,10 +76,9 @@ fn trouble(model: &Model) -> Option<(&'static str, QueryFailure<'_>)> {
     if let Some(trouble) = of_page.or_else(|| pipeline.picture.trouble(now_ms)) {
         return Some(("Redis", trouble));
     }
-    let shows_letters = model.view == TopView::DeadLetters && page.is_none();
-    let letters = pipeline.letters.trouble(now_ms).filter(|_| shows_letters);
+    let letters = pipeline.letters.trouble(now_ms);
     // A slow fetch is reported next to the letters.
-    let letters = letters.filter(|trouble| trouble.why.is_some());
+    let letters = letters.filter(|it| model.shows_letters() && it.why.is_some());
     letters.map(|trouble| ("RabbitMQ", trouble))
 }
 
