@@ -225,14 +225,6 @@ mod tests {
         })
     }
 
-    fn limit(
-        config: &Config,
-        change: LimitChange,
-        selected: Option<&str>,
-    ) -> Result<Prompt, String> {
-        change_limit(change, (tenant(), selected), config)
-    }
-
     fn wrong(prompt: &Prompt) -> &str {
         match prompt {
             Prompt::Line(question) => question.wrong.as_deref().expect("an error"),
@@ -259,7 +251,7 @@ mod tests {
     #[test]
     fn one_of_several_limits_must_be_named() {
         let one = config("");
-        let prompt = limit(&one, LimitChange::Set, None).expect("a question");
+        let prompt = change_limit(LimitChange::Set, (tenant(), None), &one).expect("a question");
         let prompt = typed(prompt, "0", &one);
         assert_eq!(
             wrong(&prompt),
@@ -274,7 +266,7 @@ mod tests {
         assert_eq!(sure(prompt), TenantAction::Change(tenant(), change));
 
         let two = config("rate-limiter: {limits: [{name: day}, {name: hour}]}");
-        let prompt = limit(&two, LimitChange::Clear, None).expect("a question");
+        let prompt = change_limit(LimitChange::Clear, (tenant(), None), &two).expect("a question");
         let question = question(prompt);
         assert_eq!(question.text, "Which limit of acme? (day, hour)");
         let prompt = typed(Prompt::Line(question), "hours", &two);
@@ -287,17 +279,17 @@ mod tests {
         let clear = TenantAction::Change(tenant(), Change::Unlimit { name });
         assert_eq!(sure(typed(prompt, "hour", &two)), clear);
         // The selected limit is not asked for.
-        let selected = limit(&two, LimitChange::Clear, Some("hour"));
+        let selected = change_limit(LimitChange::Clear, (tenant(), Some("hour")), &two);
         assert_eq!(selected.map(sure), Ok(clear));
         // An impossible one is refused, and no other limit is asked for.
         let shadow = config("rate-limiter: {limits: [{name: day}, {name: hour, shadow: true}]}");
-        let why = limit(&shadow, LimitChange::Set, Some("hour"))
+        let why = change_limit(LimitChange::Set, (tenant(), Some("hour")), &shadow)
             .err()
             .expect("it denies nothing");
         assert!(why.contains("hour is a shadow"), "{why}");
 
         let global = config("rate-limiter: {scope: global}");
-        let why = limit(&global, LimitChange::Set, None)
+        let why = change_limit(LimitChange::Set, (tenant(), None), &global)
             .err()
             .expect("it has none");
         assert!(why.contains("scope: global"), "{why}");
@@ -307,7 +299,8 @@ mod tests {
     fn a_limit_is_tried_if_possible() {
         let config =
             config("rate-limiter: {limits: [{name: day}, {name: at-once, max-concurrent: 4}]}");
-        let prompt = limit(&config, LimitChange::Try, Some("day")).expect("a question");
+        let prompt =
+            change_limit(LimitChange::Try, (tenant(), Some("day")), &config).expect("a question");
         let prompt = typed(prompt, "few", &config);
         assert_eq!(
             wrong(&prompt),
@@ -319,13 +312,13 @@ mod tests {
         let trial = TenantAction::Try(trial, 86_400_000);
         assert_eq!(sure(prompt), trial);
         // A limit that can't be tried is refused before a number is typed.
-        let why = limit(&config, LimitChange::Try, Some("at-once"))
+        let why = change_limit(LimitChange::Try, (tenant(), Some("at-once")), &config)
             .err()
             .expect("it holds leases");
         assert!(why.contains("max-concurrent"), "{why}");
         let end = TenantAction::EndTry(tenant(), "day".to_owned());
         assert_eq!(
-            limit(&config, LimitChange::EndTry, Some("day")).map(sure),
+            change_limit(LimitChange::EndTry, (tenant(), Some("day")), &config).map(sure),
             Ok(end)
         );
     }

@@ -15,6 +15,7 @@ use super::query::QueryState;
 
 /// Number of rows per page.
 const PAGE: isize = 10;
+const FETCHING: &str = "dead letters are being fetched";
 
 impl Model {
     /// Handles a key. Returns requests to servers beyond those that are due anyway.
@@ -138,9 +139,14 @@ impl Model {
             KeyCode::Home | KeyCode::Char('g') => self.go(isize::MIN),
             KeyCode::End | KeyCode::Char('G') => self.go(isize::MAX / 2),
             KeyCode::Char(c @ ('p' | 'r' | 'l' | 'c' | 't' | 'e' | 'x' | 'z')) => {
-                self.act_on_tenant(c)
+                let prompt = self.tenant_prompt(c);
+                self.ask(prompt);
             }
-            KeyCode::Char(c @ ('f' | 'R' | 'T' | 'A')) => self.act_on_letters(c),
+            KeyCode::Char('f') if self.shows_letters() => self.fetch_letters(),
+            KeyCode::Char(c @ ('R' | 'T' | 'A')) if self.shows_letters() => {
+                let prompt = self.replay_prompt(c);
+                self.ask(prompt);
+            }
             _ => {}
         }
         Vec::new()
@@ -188,15 +194,13 @@ impl Model {
         self.move_cursor(by);
     }
 
-    /// Returns true if a new action can begin. Only one runs at a time, so that the result of each
-    /// is shown.
-    fn is_free(&mut self) -> bool {
-        let Some(action) = &self.action else {
-            return true;
-        };
-        let words = format!("{} is still running", action.what);
-        self.show_status(words, true);
-        false
+    /// Checks that a new action can begin. Only one runs at a time, so that the result of each is
+    /// shown.
+    fn check_free(&self) -> Result<(), String> {
+        match &self.action {
+            None => Ok(()),
+            Some(action) => Err(format!("{} is still running", action.what)),
+        }
     }
 
     fn ask(&mut self, prompt: Result<Prompt, String>) {
@@ -206,17 +210,10 @@ impl Model {
         }
     }
 
-    fn act_on_tenant(&mut self, key: char) {
-        let Some(tenant) = self.selected_tenant() else {
-            return self.show_status("no tenant is selected: 2 lists tenants, / finds one", true);
-        };
-        if self.is_free() {
-            let prompt = self.tenant_prompt(key, tenant);
-            self.ask(prompt);
-        }
-    }
-
-    fn tenant_prompt(&self, key: char, tenant: Tenant) -> Result<Prompt, String> {
+    fn tenant_prompt(&self, key: char) -> Result<Prompt, String> {
+        let none = "no tenant is selected: 2 lists tenants, / finds one";
+        let tenant = self.selected_tenant().ok_or(none)?;
+        self.check_free()?;
         let limits = match (self.view, &self.page) {
             (TopView::Limits, None) => self.limits(),
             _ => Vec::new(),
@@ -253,22 +250,20 @@ impl Model {
         change_limit(change, (tenant.clone(), selected), &self.pipeline().config)
     }
 
-    fn act_on_letters(&mut self, key: char) {
-        if self.view != TopView::DeadLetters || self.page.is_some() || !self.is_free() {
-            return;
+    fn fetch_letters(&mut self) {
+        match (self.check_free(), self.pipeline().letters.is_in_flight()) {
+            (Err(why), _) => self.show_status(why, true),
+            (_, true) => self.show_status(FETCHING, false),
+            (_, false) => self.pipeline_mut().letters.urge(),
         }
-        // A fetch holds dead letters, which a replay at the same time would not find.
-        if self.pipeline().letters.is_in_flight() {
-            return self.show_status("dead letters are being fetched", key != 'f');
-        }
-        if key == 'f' {
-            return self.pipeline_mut().letters.urge();
-        }
-        let which = self.selected_letters(key);
-        self.ask(which.map(|which| Prompt::Sure(Act::Replay(which))));
     }
 
-    fn selected_letters(&self, key: char) -> Result<LetterSelection, String> {
+    fn replay_prompt(&self, key: char) -> Result<Prompt, String> {
+        self.check_free()?;
+        // A fetch holds dead letters, which a replay at the same time would not find.
+        if self.pipeline().letters.is_in_flight() {
+            return Err(FETCHING.to_owned());
+        }
         let none = || "no dead letter is listed: f fetches dead letters".to_owned();
         let (listed, _) = self.pipeline().letters.answer().ok_or_else(none)?;
         let rows = &listed.rows;
@@ -294,6 +289,9 @@ impl Model {
         let checked =
             LetterChange::Replay(None).check(&filter, filter.is_all(), &self.pipeline().config);
         checked.map_err(|why| why.to_string())?;
-        Ok(LetterSelection { filter, listed })
+        Ok(Prompt::Sure(Act::Replay(LetterSelection {
+            filter,
+            listed,
+        })))
     }
 }
