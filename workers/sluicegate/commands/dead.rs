@@ -356,6 +356,32 @@ mod tests {
     }
 
     #[test]
+    fn an_incomplete_change_names_each_cause() {
+        let left = |stopped, refused| {
+            let result = dead::ChangeResult {
+                done: 3,
+                refused,
+                stopped,
+                failure: None,
+            };
+            result.remainder("jobs.dead", "dead letter")
+        };
+        assert_eq!(left(false, 0), None);
+        for (stopped, refused, words) in [
+            (true, 0, "interrupted: the other dead letters"),
+            (false, 2, "RabbitMQ refused 2 jobs: they"),
+            (
+                true,
+                1,
+                "interrupted; RabbitMQ refused 1 job: the other dead letters",
+            ),
+        ] {
+            let expected = format!("{words} are still in jobs.dead");
+            assert_eq!(left(stopped, refused), Some(expected));
+        }
+    }
+
+    #[test]
     fn a_truncated_list_shows_the_reason() {
         let progress = |bytes| SearchProgress {
             left: 7,
