@@ -5,6 +5,7 @@
 #![deny(missing_docs)]
 
 mod health;
+mod log_output;
 mod logs;
 pub mod metrics;
 pub mod traces;

@@ -2,6 +2,7 @@
 //! line.
 
 use std::io::IsTerminal;
+use std::sync::Mutex;
 
 use tracing::{Level, Metadata};
 use tracing_subscriber::filter::filter_fn;
@@ -9,6 +10,7 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Layer, fmt, registry};
 
+use crate::log_output::{LogOutput, PATIENCE};
 use config::{Config, Log, LogFormat};
 
 /// Filter directives that silence client libraries. At `info` they log what Sluicegate logs itself.
@@ -55,9 +57,10 @@ pub fn init_log(config: &Config) -> Result<(), TelemetryError> {
 pub fn init(log: &Log) -> Result<(), TelemetryError> {
     let filter = EnvFilter::try_new(format!("{QUIET},{}", log.level))
         .map_err(|why| TelemetryError::Filter(log.level.clone(), why.to_string()))?;
+    let output = LogOutput::new(std::io::stderr(), PATIENCE, log.format);
     let lines = fmt::layer()
         .with_ansi(std::io::stderr().is_terminal())
-        .with_writer(std::io::stderr);
+        .with_writer(Mutex::new(output));
     let lines = match log.format {
         LogFormat::Text => lines.boxed(),
         LogFormat::Json => lines.json().flatten_event(true).boxed(),
