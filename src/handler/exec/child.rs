@@ -23,6 +23,8 @@ use runtime::shortage;
 const EXIT_TIMEOUT: Duration = Duration::from_millis(500);
 /// Time for a killed program to disappear.
 const KILL_TIMEOUT: Duration = Duration::from_secs(5);
+/// Time for killed processes that the program has started to end.
+const REAP_TIMEOUT: Duration = Duration::from_secs(1);
 /// Interval at which a program's end is polled.
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
@@ -38,8 +40,8 @@ pub(super) struct Child {
     output: FramedRead<ChildStdout, LineDecoder>,
 }
 
-/// The process group of a program. The group's ID stays reserved until the program is reaped, which
-/// is done last.
+/// The process group of a program. The group's ID stays reserved until the program and all processes
+/// that it has started are reaped.
 struct Group(Option<Pid>);
 
 impl Group {
@@ -134,15 +136,16 @@ impl Child {
             output: FramedRead::new(output, LineDecoder::new(MAX_VERDICT)),
         };
         let within = exec.start_timeout;
-        match timeout(within, child.next_line()).await {
-            Ok(Ok(line)) if verdict::is_ready(&line) => Ok(child),
-            Ok(Ok(_)) => Err(r#"its first line must be {"ready": true}"#.to_owned().into()),
-            Ok(Err(why)) => Err(format!("{why} before it was ready").into()),
-            Err(_) => Err(format!(
+        let why = match timeout(within, child.next_line()).await {
+            Ok(Ok(line)) if verdict::is_ready(&line) => return Ok(child),
+            Ok(Ok(_)) => r#"its first line must be {"ready": true}"#.to_owned(),
+            Ok(Err(why)) => format!("{why} before it was ready"),
+            Err(_) => format!(
                 r#"it did not write {{"ready": true}} within {within:?} (dispatch.exec.start-timeout)"#
-            )
-            .into()),
-        }
+            ),
+        };
+        child.kill().await;
+        Err(why.into())
     }
 
     /// Reads the next line. An error says why there is none.
@@ -222,11 +225,27 @@ impl Child {
 
     /// Kills the program and all processes that it has started.
     pub async fn kill(&mut self) {
+        let Some(leader) = self.group.0 else { return };
         self.group.signal(Signal::KILL);
         // A process that can't be killed is left to the system.
         if timeout(KILL_TIMEOUT, self.process.wait()).await.is_ok() {
+            reap_group(leader).await;
             // The system may give the group's ID to other processes from now on.
             self.group.0 = None;
+        }
+    }
+}
+
+/// Reaps the killed processes of a group whose leader is reaped. They are children of this process
+/// if it is a container's first process. Otherwise the system reaps them.
+async fn reap_group(leader: Pid) {
+    let until = Instant::now() + REAP_TIMEOUT;
+    let how = WaitIdOptions::EXITED | WaitIdOptions::NOHANG;
+    while let Ok(ended) = waitid(WaitId::Pgid(Some(leader)), how) {
+        match ended {
+            Some(_) => {}
+            None if Instant::now() < until => sleep(POLL_INTERVAL).await,
+            None => return,
         }
     }
 }
