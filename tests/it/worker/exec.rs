@@ -188,6 +188,29 @@ async fn the_examples_handle_binary_bodies_and_reject_refused_jobs() {
     }
 }
 
+/// A redirect would be a second call for one permit.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_example_in_python_follows_no_redirect() {
+    let api = Api::start().await;
+    api.answers(|call: &Call| match &*call.job {
+        "moved" => Reply::status(302).header("location", "/login"),
+        _ => Reply::ok(),
+    });
+    let (bed, folder) = (Bed::shared(), tempfile::tempdir().expect("a folder"));
+    let command = folder_with_url(&folder, &api, "/usr/bin/python3 worker.py");
+    let yaml = with_command(&bed, MANY, &command, "");
+    let worker = PROGRAM.start(&yaml);
+    // No Latin letter is in the tenant.
+    let jobs = ["moved", "done"].map(|id| kit::job("\u{6771}\u{4eac}", id));
+    bed.publish(&yaml, jobs).await;
+    let reasons = reasons(&bed, &yaml, 1).await;
+    assert!(reasons[0].contains("302"), "{reasons:?}");
+    until("the other one is called", || api.count() >= 2).await;
+    worker.stop();
+    assert_eq!(api.count(), 2);
+    assert_eq!(bed.dead(&yaml).await, []);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_program_that_dies_with_a_job_uses_an_attempt_and_is_replaced() {
     let worker = fails("exit 3", "", "exit status 3").await;
