@@ -5,6 +5,8 @@ const work = async (message) => console.log(`made ${message.content}`);
 
 (async () => {
   const connection = await amqp.connect(process.env.AMQP_URL);
+  connection.on('error', (error) => console.error(error));
+  connection.on('close', () => process.exit(1)); // its supervisor restarts it
   const channel = await connection.createChannel();
   await channel.prefetch(1);
   await channel.consume(process.env.QUEUE, async (message) => {
