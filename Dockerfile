@@ -17,7 +17,8 @@ COPY --from=build /image/ /
 ENV SLUICEGATE_CONFIG=/etc/sluicegate/sluicegate.yaml
 # A number, because Kubernetes can't check that a name is not root's.
 USER 65532:65532
-# For Docker: asks admin.listen whether the worker can take jobs. Kubernetes has its own probes.
-HEALTHCHECK --interval=10s --timeout=5s --start-period=30s CMD ["/usr/bin/sluicegate", "health"]
+# For Docker, which may replace unhealthy containers: a new one would not bring Redis or RabbitMQ
+# back. Kubernetes has its own probes.
+HEALTHCHECK --interval=10s --timeout=5s --start-period=30s CMD ["/usr/bin/sluicegate", "health", "--live"]
 ENTRYPOINT ["/usr/bin/sluicegate"]
 CMD ["run"]
