@@ -28,8 +28,8 @@ const OWN_VARIABLES: &[u8] = b"SLUICEGATE_";
 
 /// The program to run for each job.
 struct Pipe {
-    program: String,
-    arguments: Vec<String>,
+    program: OsString,
+    arguments: Vec<OsString>,
 }
 
 impl Pipe {
@@ -68,7 +68,7 @@ impl PreparingHandler for Pipe {
             .stdin(Stdio::piped())
             .kill_on_drop(true)
             .spawn()
-            .map_err(|why| retry(format!("{}: {why}", self.program)).into())
+            .map_err(|why| retry(format!("{}: {why}", self.program.display())).into())
     }
 
     fn is_ready(&self, program: &mut Child) -> bool {
@@ -84,7 +84,7 @@ impl PreparingHandler for Pipe {
             // Dropping the program kills it.
             Err(_) => retry(format!(
                 "{} took longer than {MAX_RUN_TIME:?}",
-                self.program
+                self.program.display()
             ))
             .into(),
         }
@@ -112,7 +112,7 @@ async fn finish(job: &Job, program: &mut Child) -> Outcome {
 }
 
 async fn run() -> Result<(), Box<dyn Error>> {
-    let mut arguments = std::env::args().skip(1);
+    let mut arguments = std::env::args_os().skip(1);
     let program = arguments
         .next()
         .ok_or("usage: pipe-worker PROGRAM [ARGUMENT…]")?;
@@ -144,8 +144,8 @@ mod tests {
     /// Returns a pipe to a shell with these commands.
     fn shell(commands: &str) -> Pipe {
         Pipe {
-            program: "sh".to_owned(),
-            arguments: vec!["-c".to_owned(), commands.to_owned()],
+            program: "sh".into(),
+            arguments: ["-c", commands].map(OsString::from).to_vec(),
         }
     }
 
