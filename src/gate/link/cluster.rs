@@ -21,8 +21,8 @@ use rules::slots::Slots;
 /// Maximum number of times a request is sent: twice more if the slot has just moved, and once for a
 /// slot that is moving.
 const HOPS: usize = 4;
-/// Maximum number of nodes asked for the slot map at once. The first answer counts, unless it names
-/// a primary that failed.
+/// Maximum number of known nodes asked for the slot map at once, besides the URLs of the
+/// configuration. The first answer counts, unless it names a primary that failed.
 const ASKED: usize = 5;
 /// How long a renewal waits for a better map if the first one names a failed primary. A former
 /// primary that was cut off from the other nodes names itself for as long as it runs. After a wait
@@ -436,7 +436,7 @@ impl Cluster {
         let mut nodes: Vec<Arc<Node>> = self.map().nodes.values().cloned().collect();
         nodes.retain(|node| node.silent().is_none());
         nodes.truncate(ASKED);
-        nodes.extend(self.seeds.iter().take(ASKED).cloned());
+        nodes.extend(self.seeds.iter().cloned());
         nodes
     }
 }

@@ -81,6 +81,20 @@ async fn the_gate_on_a_cluster_conforms() {
     }
 }
 
+/// Over time nodes are replaced, and new ones are added at the end of `redis.url`.
+#[tokio::test(flavor = "multi_thread")]
+async fn one_of_a_clusters_urls_is_enough() {
+    let cluster = shared_cluster();
+    let closed: Vec<String> = (1..=7)
+        .map(|port| format!("redis://127.0.0.1:{port}"))
+        .collect();
+    let (closed, node) = (closed.join(","), cluster.primaries[0].url());
+    let servers = configured(&format!("url: '{closed},{node}'"));
+    let gate = RedisGate::new(&servers, &unique("urls")).expect("good URLs");
+    let gate = LimitedGate::new(gate, limit(Algorithm::FixedWindow, 1, LONG));
+    starts_again(&gate, "acme").await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_batch_over_a_cluster_is_one_round_trip_to_each_primary() {
     let cluster = shared_cluster();
