@@ -150,13 +150,15 @@ install_packages() {
 }
 
 # Debian asks /usr/sbin/policy-rc.d before it starts a service; 101 means no.
+ours='# From sluicegate'
 hold_services() {
-  if [[ -e /usr/sbin/policy-rc.d ]]; then
+  # A file of ours belongs to a script that runs at the same time, or was killed.
+  if [[ -e /usr/sbin/policy-rc.d ]] && ! grep -qxF "$ours" /usr/sbin/policy-rc.d; then
     as_root cp -p /usr/sbin/policy-rc.d "$scratch/policy-rc.d"
   else
     : >"$scratch/policy-rc.d"
   fi
-  printf '#!/bin/sh\nexit 101\n' >"$scratch/policy"
+  printf '#!/bin/sh\n%s\nexit 101\n' "$ours" >"$scratch/policy"
   as_root install -m 755 "$scratch/policy" /usr/sbin/policy-rc.d
 }
 
@@ -164,7 +166,7 @@ hold_services() {
 restore_policy() {
   if [[ -s $scratch/policy-rc.d ]]; then
     as_root cp -p "$scratch/policy-rc.d" /usr/sbin/policy-rc.d
-  else
+  elif grep -qxF "$ours" /usr/sbin/policy-rc.d 2>/dev/null; then
     as_root rm -f /usr/sbin/policy-rc.d
   fi
   as_root rm -f "$scratch/policy-rc.d"
