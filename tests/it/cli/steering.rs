@@ -382,18 +382,28 @@ async fn diverted_jobs_wait_in_their_queue_until_returned() {
     fleet.stop().await;
 }
 
-/// Runs `sluicegate args` and interrupts it when `ready` completes.
-pub async fn interrupted(yaml: &str, args: &[&str], ready: impl Future<Output = ()>) -> Output {
+/// Runs `sluicegate args`, with input that does not end, and sends `signal` when `ready` completes.
+pub async fn interrupted(
+    yaml: &str,
+    args: &[&str],
+    (signal, input): (Signal, &str),
+    ready: impl Future<Output = ()>,
+) -> Output {
     let mut file = tempfile::NamedTempFile::with_suffix(".yaml").expect("a file");
     file.write_all(yaml.as_bytes()).expect("written");
     let mut command = Command::new(PROGRAM.0);
     command.arg("--config").arg(file.path()).args(args);
+    command.stdin(Stdio::piped());
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
-    let child = command.spawn().expect("it starts");
+    let mut child = command.spawn().expect("it starts");
+    let mut stdin = child.stdin.take().expect("a pipe");
+    stdin.write_all(input.as_bytes()).expect("written");
     ready.await;
     let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
-    kill_process(pid.expect("a process"), Signal::INT).expect("it runs");
-    child.wait_with_output().expect("it ends")
+    kill_process(pid.expect("a process"), signal).expect("it runs");
+    let output = child.wait_with_output().expect("it ends");
+    drop(stdin);
+    output
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -408,11 +418,29 @@ async fn ctrl_c_ends_a_search_that_finds_nothing() {
     holds(&rabbit, &dead, LETTERS).await;
     let searches = async { while rabbit.depth(&dead).await.expect("a depth") == LETTERS {} };
     let args = ["dead", "drop", "--tenant", "other", "--json"];
-    let ended = interrupted(&yaml, &args, searches).await;
+    let ended = interrupted(&yaml, &args, (Signal::INT, ""), searches).await;
     let json: Value = serde_json::from_slice(&ended.stdout).expect("JSON");
     assert_eq!(json["interrupted"], true, "{json}");
     assert_eq!(ended.status.code(), Some(1));
     holds(&rabbit, &dead, LETTERS).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn ctrl_c_ends_the_input_of_publish_and_reports_its_jobs() {
+    let yaml = yaml();
+    let rabbit = client(&yaml).await;
+    let work = rabbit.names().fresh.clone();
+    let lines = "{\"tenant\":\"a\"}\n{\"tenant\":\"b\"}\n";
+    let input = (Signal::INT, lines);
+    let ended = interrupted(&yaml, &["publish"], input, holds(&rabbit, &work, 2)).await;
+    let errors = String::from_utf8_lossy(&ended.stderr);
+    assert!(
+        errors.contains("interrupted: the lines after line 2 are not published"),
+        "{errors}"
+    );
+    let out = String::from_utf8_lossy(&ended.stdout);
+    assert_eq!(out, format!("confirmed 2 jobs in {work}\n"));
+    assert_eq!(ended.status.code(), Some(1));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -438,7 +466,7 @@ async fn replay_keeps_its_rate_and_ctrl_c_loses_no_dead_letter() {
 
     let args = ["dead", "replay", "--all", "--rate", "1/h"];
     // One goes at once, the other an hour later.
-    let ended = interrupted(&yaml, &args, holds(&rabbit, &work, 7)).await;
+    let ended = interrupted(&yaml, &args, (Signal::TERM, ""), holds(&rabbit, &work, 7)).await;
     let errors = String::from_utf8_lossy(&ended.stderr);
     assert_eq!(ended.status.code(), Some(1), "{errors}");
     errors.says("interrupted: the other dead letters are still in");

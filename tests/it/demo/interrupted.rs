@@ -2,6 +2,7 @@
 
 use kit::servers::{Rabbit, shared_redis};
 use kit::until;
+use rustix::process::Signal;
 use tokio::task::block_in_place;
 
 use crate::cli::steering::interrupted;
@@ -23,7 +24,7 @@ async fn an_interrupted_demo_leaves_no_queue() {
         "--jobs",
         "2000",
     ];
-    let ended = interrupted(&yaml, &args, declared).await;
+    let ended = interrupted(&yaml, &args, (Signal::INT, ""), declared).await;
     assert_eq!(ended.stderr, b"error: interrupted\n");
     assert!(!listed().contains("sluicegate-demo"), "{}", listed());
 }

@@ -13,9 +13,9 @@ use operator::rabbitmq::open;
 use operator::text::argument;
 use rules::tenant::Tenant;
 use serde_json::{Value, json};
-use tokio::signal::unix::{SignalKind, signal};
 
 use super::audit::note_by;
+use super::interrupts::interrupted;
 use super::letters::in_columns;
 use super::progress::Progress;
 use super::rate::Rate;
@@ -72,8 +72,8 @@ enum DeadCommand {
     /// Return dead letters to the work queue as new jobs with all their attempts
     ///
     /// Each job is published and confirmed before its dead letter is removed, so after a crash in
-    /// between it is in both queues. Ctrl-C stops between two jobs; run the command again for the
-    /// rest. Replaying a canceled job ends its cancellation.
+    /// between it is in both queues. Ctrl-C or SIGTERM stops between two jobs; run the command
+    /// again for the rest. Replaying a canceled job ends its cancellation.
     #[command(after_help = "Examples:
   sluicegate dead replay --reason 'answered 503' --limit 10
   sluicegate dead replay --all --rate 10/s")]
@@ -205,17 +205,6 @@ pub async fn bring_back(
 fn again(tenant: &str, queue: &str) -> String {
     let (tenant, queue) = (argument(tenant), argument(queue));
     format!("run sluicegate tenant undivert --back --from={queue} -- {tenant}")
-}
-
-/// Waits for Ctrl-C, which is caught from now on. Never returns if it can't be caught.
-fn interrupted() -> impl Future<Output = ()> {
-    let interrupts = signal(SignalKind::interrupt());
-    async move {
-        match interrupts {
-            Ok(mut interrupts) => drop(interrupts.recv().await),
-            Err(_) => std::future::pending().await,
-        }
-    }
 }
 
 struct Letters<'a> {

@@ -15,6 +15,7 @@ pub mod hold;
 pub mod init;
 pub mod input_lines;
 pub mod inspect;
+mod interrupts;
 pub mod job;
 pub mod jobs;
 pub mod labels;

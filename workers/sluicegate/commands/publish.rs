@@ -2,6 +2,7 @@
 
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
+use std::pin::pin;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -17,6 +18,7 @@ use tokio::io::AsyncRead;
 
 use super::answer;
 use super::input_lines::{InputLine, InputLines};
+use super::interrupts::interrupted;
 use super::jobs::{JobLine, JobMaker, body_of};
 use super::start_time::StartOptions;
 use super::{Failure, count, headers, print};
@@ -34,7 +36,8 @@ const PAUSE: Duration = Duration::from_millis(20);
 /// {"tenant":"a","id":"1","body":…,"cost":1,"plan":"pro","headers":{"x-endpoint":"/v1"}}. Only the
 /// tenant is required. A string body is sent unchanged, any other body as JSON. Tenant, id, plan
 /// and headers are strings or whole numbers. Invalid lines are reported with their number; the
-/// other lines are published, and the exit status is 1. Missing queues are created, as by `run`.
+/// other lines are published, and the exit status is 1. Ctrl-C or SIGTERM ends the input. Missing
+/// queues are created, as by `run`.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   sluicegate publish --tenant acme '{\"order\": 7}'
@@ -248,7 +251,8 @@ struct Batch {
     bytes: usize,
 }
 
-/// Publishes jobs in batches, so that an endless input needs no more memory than a batch.
+/// Publishes jobs in batches, so that an endless input needs no more memory than a batch. Ctrl-C
+/// or SIGTERM ends the input.
 async fn stream<R: AsyncRead + Unpin>(
     mut lines: InputLines<R>,
     maker: &JobMaker<'_>,
@@ -256,10 +260,23 @@ async fn stream<R: AsyncRead + Unpin>(
     tally: &mut PublishTally,
     progress: &ProgressBar,
 ) -> Result<(), Failure> {
+    let mut stop = pin!(interrupted());
     loop {
         let mut batch = Batch::default();
         // An error is returned only after the jobs before it are published.
-        let more = fill(&mut batch, &mut lines, maker, tally, progress).await;
+        let more = tokio::select! {
+            biased;
+            () = &mut stop => {
+                let words = match lines.number() {
+                    0 => "interrupted: no line was read".to_owned(),
+                    number => {
+                        format!("interrupted: the lines after line {number} are not published")
+                    }
+                };
+                Err(Failure::Failed(words))
+            }
+            more = fill(&mut batch, &mut lines, maker, tally, progress) => more,
+        };
         let Batch { jobs, numbers, .. } = batch;
         let refused = match publish(client, &jobs).await {
             Ok(refused) => refused,
