@@ -5,6 +5,7 @@ mod interrupted;
 
 use std::time::{Duration, Instant};
 
+use rustix::process::Signal;
 use serde_json::Value;
 use tokio::net::TcpListener;
 
@@ -139,6 +140,10 @@ fn invalid_demo_arguments_are_reported() {
         let done = sluicegate("", &[&["demo"], &args[..]].concat()).exited(2);
         assert!(done.err.contains(why), "{}", done.err);
     }
+    let sentinels = "redis: {url: redis://main, sentinels: redis://localhost:26379}";
+    let done = sluicegate(sentinels, &["demo"]).exited(2);
+    let why = "error: the demo can't use redis.sentinels: use a --config with one RabbitMQ";
+    assert!(done.err.starts_with(why), "{}", done.err);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -149,7 +154,7 @@ async fn ctrl_c_ends_a_demo_that_waits_for_rabbitmq() {
     let connects = async { connection = silent.accept().await.ok() };
     let yaml = format!("amqp: {{url: 'amqp://{at}'}}");
     let began = Instant::now();
-    let ended = interrupted(&yaml, &["demo"], connects).await;
+    let ended = interrupted(&yaml, &["demo"], (Signal::INT, ""), connects).await;
     assert_eq!(ended.stderr, b"error: interrupted\n");
     assert_eq!(ended.status.code(), Some(1));
     assert!(connection.is_some() && began.elapsed() < Duration::from_secs(20));

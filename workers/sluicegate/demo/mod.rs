@@ -19,7 +19,7 @@ mod workload;
 use std::fmt::Display;
 use std::process::ExitCode;
 
-use config::Config;
+use config::{Config, RedisTopology, Tls};
 use serde::Serialize;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::JoinSet;
@@ -48,7 +48,7 @@ pub struct DemoError(String);
 /// # Errors
 /// The demo could not be completed. Workers and queues are gone in that case, too.
 pub async fn run(args: DemoArgs, config: Config) -> Result<ExitCode, DemoError> {
-    let plan = match Workload::new(&args) {
+    let plan = match check_servers(&config).and_then(|()| Workload::new(&args)) {
         Ok(plan) => plan,
         Err(message) => {
             eprintln!("error: {message}");
@@ -95,6 +95,24 @@ pub async fn run(args: DemoArgs, config: Config) -> Result<ExitCode, DemoError> 
     } else {
         ExitCode::FAILURE
     })
+}
+
+/// Checks that the demo can use the servers of `config`: it has clients of its own.
+fn check_servers(config: &Config) -> Result<(), String> {
+    let redis = &config.redis.url;
+    let key = match redis.topology {
+        RedisTopology::Cluster => "redis.cluster",
+        RedisTopology::Sentinel(_) => "redis.sentinels",
+        RedisTopology::Single if redis.tls != Tls::default() => "redis.ca-file or redis.cert-file",
+        RedisTopology::Single if config.amqp.tls != Tls::default() => {
+            "amqp.ca-file or amqp.cert-file"
+        }
+        RedisTopology::Single => return Ok(()),
+    };
+    Err(format!(
+        "the demo can't use {key}: use a --config with one RabbitMQ and one Redis, or run \
+        scripts/demo, which starts them"
+    ))
 }
 
 fn print(args: &DemoArgs, figures: &(impl Serialize + Display)) -> Result<(), DemoError> {
