@@ -10,6 +10,7 @@ use tokio::time::{Instant, sleep_until};
 
 use super::NotDone;
 use super::answer::{Answer as _, answers};
+use super::held_letters::HeldLetters;
 use super::letters::{LetterAnswer, LetterRow, for_replay, headers, hex, reason};
 use super::rate::Rate;
 use super::steer::{FOLLOW_TIMEOUT, followed};
@@ -140,6 +141,7 @@ impl SearchProgress {
 }
 
 /// Result of a change to dead letters.
+#[derive(Default)]
 pub struct ChangeResult {
     /// Number of dead letters that were replayed or dropped.
     pub done: u64,
@@ -175,15 +177,16 @@ impl ChangeResult {
         let stopped = self.stopped.then(|| "interrupted".to_owned());
         let refused = count(self.refused, "job");
         let refused = (self.refused > 0).then(|| format!("RabbitMQ refused {refused}"));
-        let which = match failure.is_some() || self.stopped {
-            true => format!("the other {noun}s"),
-            false => "they".to_owned(),
+        let which = match (failure.is_some() || self.stopped, self.refused) {
+            (true, _) => format!("the other {noun}s are"),
+            (false, 1) => "it is".to_owned(),
+            (false, _) => "they are".to_owned(),
         };
         let why: Vec<String> = [failure.or(stopped), refused]
             .into_iter()
             .flatten()
             .collect();
-        (!why.is_empty()).then(|| format!("{}: {which} are still in {queue}", why.join("; ")))
+        (!why.is_empty()).then(|| format!("{}: {which} still in {queue}", why.join("; ")))
     }
 
     /// Returns the result of a replay.
@@ -365,63 +368,52 @@ impl<'a> LetterQueue<'a> {
         // counted here.
         let mut progress = SearchProgress::at(self.client.depth(&self.queue).await?, usize::MAX);
         let limit = u64::from(limit.unwrap_or(u32::MAX));
-        let mut all = ChangeResult {
-            done: 0,
-            refused: 0,
-            stopped: false,
-            failure: None,
-        };
+        let mut all = ChangeResult::default();
+        let mut held = HeldLetters::new(due, self.config.amqp.consumer_timeout);
         let mut more = true;
         while more {
+            let left = limit - all.done - all.refused;
+            let max = max.min(usize::try_from(left).unwrap_or(max));
             let mut batch = Vec::new();
-            let mut bytes = 0;
-            while batch.len() < max && bytes < MAX_BATCH_BYTES {
-                let taken = all.done + all.refused + batch.len() as u64;
-                if taken >= limit {
+            match self
+                .fill(&mut batch, (filter, max), &mut progress, &mut stop)
+                .await
+            {
+                Ok(true) => {}
+                Ok(false) => {
                     more = false;
-                    break;
-                }
-                // A search through other letters can take long.
-                let next = tokio::select! {
-                    biased;
-                    () = &mut stop => Ok(None),
-                    next = self.next(filter, &mut progress) => next,
-                };
-                match next {
-                    Ok(Some(fetched)) => {
-                        bytes += fetched.message.body.len();
-                        batch.push(fetched);
-                    }
-                    Ok(None) => {
-                        more = false;
-                        all.stopped = progress.left > 0;
-                        break;
-                    }
-                    Err(error) => {
-                        all.failure = Some(error);
-                        more = false;
-                        break;
-                    }
-                }
-            }
-            let (began, before) = (Instant::now(), all.done + all.refused);
-            match self.settle(batch, replay).await {
-                Ok((settled, not)) => {
-                    all.done += settled;
-                    all.refused += not;
+                    all.stopped = progress.left > 0;
                 }
                 Err(error) => {
                     all.failure = Some(error);
                     more = false;
                 }
             }
+            let (began, before) = (Instant::now(), all.done + all.refused);
+            if let Err(error) = self.settle(batch, replay, &mut all).await {
+                all.failure = Some(error);
+                more = false;
+            }
             if more {
                 report(all.done, progress.left);
             }
+            let steps = all.done + all.refused - before;
             // The last batch needs no pause after it.
             more &= progress.left > 0 && all.done + all.refused < limit;
-            let steps = all.done + all.refused - before;
             due = rate.map_or(due, |rate| rate.next(due, began, steps));
+            if more && held.must_return(due.max(Instant::now()), all.done) {
+                match self.client.return_all().await {
+                    Ok(()) => {
+                        let changed = (all.done, all.refused);
+                        progress.left += held.returned(Instant::now(), progress.seen, changed);
+                        (progress.seen, all.refused) = (0, 0);
+                    }
+                    Err(error) => {
+                        all.failure = Some(error.into());
+                        more = false;
+                    }
+                }
+            }
             tokio::select! {
                 biased;
                 () = &mut stop, if more => (all.stopped, more) = (true, false),
@@ -429,16 +421,44 @@ impl<'a> LetterQueue<'a> {
                 else => {}
             }
         }
+        all.refused = held.refused(progress.seen, all.refused);
         Ok(all)
     }
 
+    /// Fetches letters that match until `batch` has `max` of them or is large. Returns false if
+    /// there are no more, or if `stop` has completed.
+    async fn fill(
+        &self,
+        batch: &mut Vec<FetchedMessage>,
+        (filter, max): (&Filter, usize),
+        progress: &mut SearchProgress,
+        stop: &mut (impl Future<Output = ()> + Unpin),
+    ) -> Result<bool, NotDone> {
+        let mut bytes = 0;
+        while batch.len() < max && bytes < MAX_BATCH_BYTES {
+            // A search through other letters can take long.
+            let next = tokio::select! {
+                biased;
+                () = &mut *stop => None,
+                next = self.next(filter, progress) => next?,
+            };
+            let Some(fetched) = next else {
+                return Ok(false);
+            };
+            bytes += fetched.message.body.len();
+            batch.push(fetched);
+        }
+        Ok(true)
+    }
+
     /// Publishes the jobs of `batch` if they are replayed, then acks each message that is safe to
-    /// remove. Returns how many were acked and how many RabbitMQ refused.
+    /// remove. Adds to `all` how many were acked and how many RabbitMQ refused, also if it fails.
     async fn settle(
         &self,
         batch: Vec<FetchedMessage>,
         replay: bool,
-    ) -> Result<(u64, u64), NotDone> {
+        all: &mut ChangeResult,
+    ) -> Result<(), NotDone> {
         let tags: Vec<u64> = batch.iter().map(|fetched| fetched.tag).collect();
         let mut safe = vec![true; tags.len()];
         if replay && !batch.is_empty() {
@@ -450,16 +470,15 @@ impl<'a> LetterQueue<'a> {
             let answers = self.client.publish(&jobs).await?;
             safe = answers.iter().map(Result::is_ok).collect();
         }
-        let (mut done, mut refused) = (0, 0);
         for (tag, safe) in tags.into_iter().zip(safe) {
             if safe {
                 self.client.ack(tag).await?;
-                done += 1;
+                all.done += 1;
             } else {
-                refused += 1;
+                all.refused += 1;
             }
         }
-        Ok((done, refused))
+        Ok(())
     }
 
     /// Ends the cancellation of replayed jobs, at all workers.
@@ -486,7 +505,8 @@ impl<'a> LetterQueue<'a> {
     }
 
     /// Returns the next message that `filter` selects among those left in `progress`. The others
-    /// stay unacked until the connection closes, so RabbitMQ returns none of them twice.
+    /// stay unacked until the connection closes or [`HeldLetters`] are returned, so RabbitMQ sends
+    /// none of them twice in a row.
     async fn next(
         &self,
         filter: &Filter,

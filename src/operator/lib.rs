@@ -18,6 +18,7 @@ pub mod divert;
 pub mod explain;
 pub mod fleet;
 pub mod fullness;
+mod held_letters;
 pub mod hold;
 pub mod inspect;
 pub mod job;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 use lapin::Channel;
-use lapin::options::{BasicAckOptions, BasicGetOptions, QueueDeclareOptions};
+use lapin::options::{BasicAckOptions, BasicGetOptions, BasicNackOptions, QueueDeclareOptions};
 use lapin::types::{FieldTable, ShortString};
 use tokio::sync::Mutex;
 
@@ -169,6 +169,19 @@ impl Client {
     pub async fn ack(&self, tag: u64) -> Result<(), BrokerError> {
         let acking = self.reader.basic_ack(tag, BasicAckOptions::default());
         self.link.target.rpc("basic.ack", acking).await
+    }
+
+    /// Returns all fetched messages that are not acked to their queues, each to its place.
+    ///
+    /// # Errors
+    /// [`BrokerError`] if the connection failed, which returns them, too.
+    pub async fn return_all(&self) -> Result<(), BrokerError> {
+        let options = BasicNackOptions {
+            multiple: true,
+            requeue: true,
+        };
+        let returning = self.reader.basic_nack(0, options);
+        self.link.target.rpc("basic.nack", returning).await
     }
 
     /// Creates `queue` if it does not exist, with the arguments of the work queue.

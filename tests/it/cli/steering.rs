@@ -6,13 +6,15 @@ use std::process::{Command, Output, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use kit::{PATIENCE, Says, client, holds, until};
+use kit::servers::shared_rabbit;
+use kit::{PATIENCE, Says, client, drain, holds, until};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 use crate::PROGRAM;
 use crate::cli::servers::{bury, yaml};
 use crate::cli::{CommandResult, sluicegate};
+use crate::worker::holding::with_consumer_timeout;
 use crate::worker::running::{Calls, Running};
 
 /// Two workers that count their calls together.
@@ -441,6 +443,28 @@ async fn ctrl_c_ends_the_input_of_publish_and_reports_its_jobs() {
     let out = String::from_utf8_lossy(&ended.stdout);
     assert_eq!(out, format!("confirmed 2 jobs in {work}\n"));
     assert_eq!(ended.status.code(), Some(1));
+}
+
+/// Letters that a filter passes over stay unacked for as long as the command runs.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_slow_replay_outlasts_rabbitmqs_timeout() {
+    let server = with_consumer_timeout(Duration::from_secs(20));
+    let yaml = yaml()
+        .replace(shared_rabbit().url(), server.url())
+        .replace("queue:", "consumer-timeout: 20s, queue:");
+    let rabbit = client(&yaml).await;
+    let letters: Vec<String> = ids("l", 0..24);
+    let tenant = |at| if at % 2 == 0 { "other" } else { "a" };
+    let letters = letters.iter().enumerate();
+    let letters: Vec<_> = (letters.map(|(at, id)| (id.as_str(), tenant(at), "x"))).collect();
+    bury(&rabbit, &letters).await;
+    let args = [
+        "dead", "replay", "--tenant", "a", "--rate", "20/m", "--json",
+    ];
+    let done = sluicegate(&yaml, &args).exited(0).json();
+    assert_eq!(done["replayed"], 12, "{done}");
+    assert_eq!(drain(&rabbit, &rabbit.names().fresh).await.len(), 12);
+    assert_eq!(drain(&rabbit, &rabbit.names().dead).await.len(), 12);
 }
 
 #[tokio::test(flavor = "multi_thread")]

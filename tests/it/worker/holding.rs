@@ -10,7 +10,7 @@ use kit::{Bed, MS, SECOND, counts, jobs, until};
 
 use crate::PROGRAM;
 
-fn rabbit(timeout: Duration) -> Rabbit {
+pub fn with_consumer_timeout(timeout: Duration) -> Rabbit {
     let timeout = format!("consumer_timeout = {}", timeout.as_millis());
     // RabbitMQ checks for old deliveries once a minute by default.
     Rabbit::start_with(&[
@@ -28,7 +28,7 @@ fn lost(worker: &Process) -> usize {
 /// before RabbitMQ takes them back.
 #[tokio::test(flavor = "multi_thread")]
 async fn waits_beyond_rabbitmqs_timeout_lose_no_session() {
-    let rabbit = rabbit(30 * SECOND);
+    let rabbit = with_consumer_timeout(30 * SECOND);
     let api = Api::start().await;
     api.answers(|_| Reply::ok().after(600 * MS));
     let bed = Bed::on(rabbit.url(), shared_redis().url());
@@ -51,7 +51,7 @@ async fn waits_beyond_rabbitmqs_timeout_lose_no_session() {
 /// another tenant continue.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_recovery_wait_beyond_rabbitmqs_timeout_loses_no_session() {
-    let (rabbit, redis) = (rabbit(60 * SECOND), Redis::start());
+    let (rabbit, redis) = (with_consumer_timeout(60 * SECOND), Redis::start());
     let api = Api::start().await;
     let bed = Bed::on(rabbit.url(), redis.url());
     let limits =

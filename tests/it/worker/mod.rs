@@ -8,7 +8,7 @@ mod failover;
 mod fitness;
 mod flood;
 pub mod forward;
-mod holding;
+pub mod holding;
 mod large_bodies;
 mod recording;
 mod reload;

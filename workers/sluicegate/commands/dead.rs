@@ -357,15 +357,16 @@ mod tests {
         };
         assert_eq!(left(false, 0), None);
         for (stopped, refused, words) in [
-            (true, 0, "interrupted: the other dead letters"),
-            (false, 2, "RabbitMQ refused 2 jobs: they"),
+            (true, 0, "interrupted: the other dead letters are"),
+            (false, 1, "RabbitMQ refused 1 job: it is"),
+            (false, 2, "RabbitMQ refused 2 jobs: they are"),
             (
                 true,
                 1,
-                "interrupted; RabbitMQ refused 1 job: the other dead letters",
+                "interrupted; RabbitMQ refused 1 job: the other dead letters are",
             ),
         ] {
-            let expected = format!("{words} are still in jobs.dead");
+            let expected = format!("{words} still in jobs.dead");
             assert_eq!(left(stopped, refused), Some(expected));
         }
     }
