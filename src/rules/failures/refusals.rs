@@ -130,7 +130,8 @@ impl Refusals {
             ),
         };
         Some(format!(
-            "{refused} of {calls} calls were refused although the limit {} was kept: the API seems to {seems}; {advice}",
+            "{refused} of {calls} calls were refused although the limit {} was kept: the API seems \
+            to {seems}; {advice} (or scope: global, if tenants share this quota)",
             limit.name()
         ))
     }
@@ -193,7 +194,8 @@ mod tests {
         assert_eq!(
             advice(Algorithm::SlidingWindow, 3, (12, 8)).expect("advice"),
             "24 of 48 calls were refused although the limit default was kept: the API seems to \
-             estimate, or count in other windows; use leaky-bucket-algo",
+             estimate, or count in other windows; use leaky-bucket-algo (or scope: global, if tenants \
+             share this quota)",
             "from the first refusal on"
         );
     }

@@ -172,7 +172,8 @@ async fn an_api_that_refuses_calls_within_the_limit_is_a_warning_that_names_an_a
     until("a worker says so", || line().is_some()).await;
     let line = line().expect("said");
     line.begins("warn  api       1 worker: ");
-    line.says("use leaky-bucket-algo (tenant acme)");
+    line.says("use leaky-bucket-algo (or scope: global");
+    line.says(" (tenant acme)");
     worker.stop();
 }
 

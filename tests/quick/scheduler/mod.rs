@@ -761,7 +761,8 @@ fn throttles_that_repeat_name_the_algorithm_that_fits_the_api() {
         key = desk.answer(MS, vec![vec![START]]).dispatched[0].0;
     }
     let advice = "429; 3 of 3 calls were refused although the limit default was kept: the API \
-                  seems to require an even flow; use leaky-bucket-algo";
+                  seems to require an even flow; use leaky-bucket-algo (or scope: global, if tenants \
+                  share this quota)";
     assert_eq!(reasons, ["429", "429", advice]);
 }
 
