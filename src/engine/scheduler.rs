@@ -88,6 +88,7 @@ use rules::delays::delivery_window;
 use rules::failures::refusals::Refusals;
 use rules::failures::throttle_backoff::ThrottleBackoff;
 use rules::job::{Fields, InBody};
+use rules::timing::cost_estimator::CostEstimator;
 use rules::timing::lateness::CallSignal;
 use rules::timing::pacing::Pacing;
 
@@ -119,6 +120,8 @@ pub struct Scheduler {
     advertised: AdvertisedLimits,
     /// Lessons for adaptive limits, to be stored in the gate.
     lessons: Lessons,
+    /// What calls use of their reserved costs.
+    costs: CostEstimator,
     /// The margins that keep starts of buckets apart.
     pacing: Pacing,
     /// Refused calls that show that an API counts differently.
@@ -180,6 +183,7 @@ impl Scheduler {
             throttles: UnstoredThrottles::default(),
             advertised: AdvertisedLimits::default(),
             lessons: Lessons::default(),
+            costs: CostEstimator::default(),
             pacing: Pacing::default(),
             refusals: Refusals::default(),
             throttle_backoff: ThrottleBackoff::default(),

@@ -214,7 +214,7 @@ impl Scheduler {
                     self.facts.push(GateFact::Decided(Decision::Denied));
                     back.limited = true;
                     self.release_slot(key);
-                    self.denied(now, key, question, reply.now_ms, answer);
+                    self.denied(now, key, question, reply, answer);
                 }
             }
         }
@@ -294,7 +294,7 @@ impl Scheduler {
         now: Duration,
         key: JobKey,
         question: &GateQuestion,
-        store_ms: u64,
+        reply: &TenantReply,
         answer: &Answer,
     ) {
         let &Answer::Wait {
@@ -330,9 +330,9 @@ impl Scheduler {
             ticket: ticket.number,
         });
         let attempt = job.claims.attempt;
-        let headers = headers::waiting(limit, attempt, ticket, count, store_ms, ttl_ms);
-        let wait = Duration::from_millis(ttl_ms);
-        job.record_turn(now, store_ms, ttl_ms);
+        let headers = headers::waiting(limit, attempt, ticket, count, reply.now_ms, ttl_ms);
+        job.record_turn(now, reply.now_ms, ttl_ms);
+        let wait = self.look(key, limit, ttl_ms, reply);
         // A part of the wait passed while the answer was on its way, and the next question takes
         // time, too.
         let here = wait.saturating_sub(self.admission.base());
@@ -383,7 +383,7 @@ impl Scheduler {
         self.trace_call(now, key, took, &outcome);
         let waits_for_report = self.report_health(now, key, (took, called), &outcome, trouble);
         let is_refused = self.count_refusals(now, key, called, &seen);
-        self.count_success(key, called, &outcome);
+        self.count_success(key, called, (&outcome, seen.actual_cost));
         let mut learner = None;
         if let Some(job) = self.jobs.get_mut(&key)
             && let Some(started) = job.started.take()

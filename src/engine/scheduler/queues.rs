@@ -357,6 +357,11 @@ impl Queues {
         self.usual_call = (self.usual_call * 15 + took) / 16;
     }
 
+    /// Returns the recent average duration of calls, or zero before the first.
+    pub fn usual_call(&self) -> Duration {
+        self.usual_call
+    }
+
     /// Returns when [`Queues::take_surplus`] may find surplus jobs.
     pub fn surplus_at(&self) -> Option<Duration> {
         // This is called after each event, so it does not check whether the jobs belong to one

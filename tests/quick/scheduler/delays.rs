@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use broker::{DeliverySource, Message, Outgoing};
 use engine::facts::{Fact, JobFact};
-use handler::{Attempt, Outcome, Trouble};
+use handler::{Attempt, Fate, Outcome, Trouble};
+use rules::answers::LimitInfo;
 use rules::delays::{DelayLevels, QueueNames, Trip};
 use rules::headers::{self, HeaderValue};
 use rules::job::Field;
@@ -100,6 +101,37 @@ fn a_job_asks_slightly_early_and_keeps_its_position() {
     // A turn much later than promised is waited for in a delay queue.
     let done = desk.answer(MS, vec![vec![wait(5_000, 4)]]);
     assert_eq!(&*done.published[0].1.queue, "jobs.delay.from-4000");
+}
+
+/// The gate computes turns from reserved costs.
+#[test]
+fn jobs_ask_early_if_calls_use_less_than_they_reserve() {
+    let (mut desk, _) = desk();
+    let cost = ("x-cost", HeaderValue::Int(8));
+    let jobs = vec![message(&[tenant(), cost]); 2];
+    let done = desk.deliver_messages(DeliverySource::Fresh, jobs.clone());
+    assert_eq!(done.asked[0].asks.len(), 2);
+    let done = desk.answer(MS, vec![vec![START, wait(60_000, 4)]]);
+    let key = done.dispatched[0].0;
+    // No call has shown yet what it uses.
+    assert_eq!(trip(&desk.leaves(done).message).wait_ms, 5_000);
+    let attempt = Attempt {
+        seen: LimitInfo {
+            actual_cost: Some(2),
+            ..LimitInfo::default()
+        },
+        fate: Fate::Answered,
+        ..Outcome::Done.into()
+    };
+    let settled = desk.ended_within(MS, key, attempt).settled;
+    desk.settled_all(settled.len());
+    desk.deliver_messages(DeliverySource::Fresh, jobs);
+    let done = desk.answer(MS, vec![vec![wait(60_000, 5), wait(80_000, 6)]]);
+    let waits = done
+        .published
+        .iter()
+        .map(|(_, outgoing)| trip(&outgoing.message).wait_ms);
+    assert_eq!(waits.collect::<Vec<_>>(), [15_000, 20_000]);
 }
 
 #[test]

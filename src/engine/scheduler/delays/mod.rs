@@ -20,17 +20,18 @@ pub(super) use waiting::JobTimers;
 
 use super::Scheduler;
 use super::due_time::DueTime;
-use super::entry::{Phase, SlotState};
+use super::entry::{JobEntry, Phase, SlotState};
 use super::leaving::moves::Destination;
 use super::queues::QueuePosition;
 use crate::action::JobKey;
 use crate::facts::{JobFact, WaitPlace};
 use broker::DeliverySource;
+use gate::TenantReply;
 use rules::decision::Ticket;
 use rules::delays::{self, Trip};
 use rules::headers::{self, Headers};
 use rules::job::{self, Claims, Field, NotBefore};
-use rules::limit::{ceil_ms, floor_ms};
+use rules::limit::{Limit, Unit, ceil_ms, floor_ms};
 
 impl Scheduler {
     /// Puts jobs back to the front of their queues, in their old order.
@@ -51,6 +52,31 @@ impl Scheduler {
     pub(super) fn forget(&mut self, key: JobKey) {
         self.jobs.remove(&key);
         self.waiting.forget(key);
+    }
+
+    /// Returns how long a denied job waits before it asks again. Its turn for `limit`, which denied
+    /// it, comes after `wait_ms`, unless calls use less than they reserve.
+    pub(super) fn look(
+        &self,
+        key: JobKey,
+        limit: &Limit,
+        wait_ms: u64,
+        reply: &TenantReply,
+    ) -> Duration {
+        let counts_cost = |_: &&JobEntry| limit.unit() == Unit::Cost;
+        let look_ms = self.jobs.get(&key).filter(counts_cost).map(|job| {
+            let suspended_ms = reply.blocked_until_ms.saturating_sub(reply.now_ms);
+            let least_ms = suspended_ms.max(ceil_ms(self.queues.usual_call()));
+            let Claims {
+                tenant,
+                cost,
+                waits,
+                ..
+            } = &job.claims;
+            self.costs
+                .look_ms(tenant, (*cost, *waits), wait_ms, least_ms)
+        });
+        Duration::from_millis(look_ms.unwrap_or(wait_ms))
     }
 
     /// Delays the job: in memory, or in a delay queue if the wait is too long or memory is full.

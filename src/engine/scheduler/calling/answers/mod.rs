@@ -24,6 +24,7 @@ use crate::scheduler::queues::QueuePosition;
 use gate::{BreakerScope, GateError};
 use handler::Outcome;
 use rules::answers::{Excess, LimitInfo, Quotas, ThrottleScope};
+use rules::job::Claims;
 use rules::limit::Limit;
 use rules::tenant::Tenant;
 
@@ -116,13 +117,13 @@ impl Scheduler {
         is_refused
     }
 
-    /// Records a call that the API handled, so that the next throttle without a time is short
-    /// again.
+    /// Records a call that the API handled: what it used of its cost, and that the next throttle
+    /// without a time is short again.
     pub(in crate::scheduler) fn count_success(
         &mut self,
         key: JobKey,
         called: bool,
-        outcome: &Outcome,
+        (outcome, actual_cost): (&Outcome, Option<u64>),
     ) {
         let is_handled = match outcome {
             Outcome::Done | Outcome::Snooze { .. } | Outcome::Reject { .. } => called,
@@ -132,7 +133,10 @@ impl Scheduler {
             && let Some(job) = self.jobs.get(&key)
             && let Some(started) = &job.started
         {
-            (self.throttle_backoff).succeeded(&job.claims.tenant, started.asked_at);
+            let Claims { tenant, cost, .. } = &job.claims;
+            (self.throttle_backoff).succeeded(tenant, started.asked_at);
+            self.costs
+                .record(tenant, *cost, actual_cost.unwrap_or(*cost));
         }
     }
 
