@@ -137,6 +137,11 @@ mod tests {
         assert_eq!(policy.wait(1, 0.0), Some(SECOND / 2));
         assert_eq!(policy.wait(1, 1.0), Some(SECOND * 3 / 2));
         assert_eq!(policy.wait(u32::MAX, 0.5), None);
+        let long = RetryPolicy {
+            initial_interval: SECOND * 60,
+            ..policy
+        };
+        assert_eq!(long.wait(1, 0.0), Some(SECOND * 5 / 2), "half the maximum");
     }
 
     #[test]
