@@ -128,6 +128,12 @@ mod tests {
         let mut backoff = ThrottleBackoff::default();
         let doubled = [100, 200, 400, 800, 1_600, 2_000, 2_000];
         assert_eq!(lengths(&mut backoff, &of(1), &even), doubled);
+        let whole_window = ThrottleLength {
+            duration: 2 * SECOND,
+            is_repeated: false,
+        };
+        let later = backoff.refused(60 * SECOND, &of(1), &even);
+        assert_eq!(later, Some(whole_window), "it can't get longer");
         assert_eq!(lengths(&mut backoff, &of(2), &window), [2_000; 7]);
         let both = [&even[..], &window[..]].concat();
         assert_eq!(lengths(&mut backoff, &of(3), &both), doubled);
