@@ -345,7 +345,7 @@ mod tests {
         assert_eq!(breaker.closed_until(1_200), 0, "it began before");
         breaker.failed(1_250, &RULE, (0, "a"), "no token", 0);
         assert_eq!(breaker.closed_until(1_250), 0, "surely no probe");
-        breaker.failed(1_300, &RULE, (1_200, "a"), "no token", 0);
+        breaker.failed(1_300, &RULE, (1_103, "a"), "no token", 0);
         assert_eq!(breaker.closed_until(1_300), 3_300);
         breaker.failed(1_310, &RULE, (1_250, "a"), "no token", 0);
         assert_eq!(breaker.closed_until(1_310), 3_300, "once for all of them");
