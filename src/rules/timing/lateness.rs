@@ -257,6 +257,10 @@ mod tests {
         assert_eq!(judged(&mut late, &call(1000), 530, ACKED), Late(MS * 180));
         let signal = CallSignal::Acked { closely: false };
         assert_eq!(judged(&mut late, &call(1000), 530, signal), Late(MS * 180));
+        for n in 0..20 {
+            judged(&mut late, &call(n), 202, signal);
+        }
+        assert_eq!(late.base(), MS * 300, "only close observations count");
     }
 
     #[test]
@@ -306,6 +310,9 @@ mod tests {
                 InTime
             );
         }
+        let (at, answered) = (MS * 300, CallSignal::Answered);
+        let unpaid = late.judge(at, &call(0), answered, 0.0);
+        assert_eq!(unpaid, Unpaid, "a budget of 0 ignores answers");
         // The full purse holds a whole window.
         for n in 0..3 {
             assert_eq!(
