@@ -155,20 +155,50 @@ fn retry_after() {
     check(&[("retry-after", "9"), ("retry-after", "4")], Some(9_000));
 }
 
-#[test]
-fn a_retry_by_a_rule_without_a_source_waits_as_retry_after_says() {
+/// Returns answers with a rule for one status.
+fn with_rule(status: u16, means: Consequence) -> Answers {
     let rule = AnswerRule {
         when: Conditions {
-            status: vec![StatusPattern::One(409)],
+            status: vec![StatusPattern::One(status)],
             ..Conditions::default()
         },
-        means: Consequence::Retry,
+        means,
         stops_all: None,
         wait: Vec::new(),
         why: String::new(),
     };
     let (rules, cost) = (vec![rule], Vec::new());
-    let answers = Answers::default().with_rules(AnswerRules { rules, cost });
+    Answers::default().with_rules(AnswerRules { rules, cost })
+}
+
+#[test]
+fn a_server_error_is_no_lesson_and_a_failure_unless_the_job_is_done() {
+    use Consequence::{Done, Reject, Retry, Throttle};
+    for (status, means, is_lesson, is_failure) in [
+        (403, Throttle, true, false),
+        (403, Retry, false, false),
+        (429, Throttle, true, false),
+        (503, Throttle, false, true),
+        (503, Retry, false, true),
+        (503, Reject, false, true),
+        (503, Done, false, false),
+    ] {
+        let answers = with_rule(status, means);
+        let answer = ReceivedAnswer {
+            status,
+            headers: &HeaderMap::new(),
+            body: None,
+        };
+        let found = verdict(&answers, &answer, UNIX_EPOCH);
+        assert_eq!(found.seen.refused.is_some(), means == Throttle);
+        let told = (found.lesson().refused.is_some(), found.is_failure);
+        assert_eq!(told, (is_lesson, is_failure), "{status} {means:?}");
+    }
+}
+
+#[test]
+fn a_retry_by_a_rule_without_a_source_waits_as_retry_after_says() {
+    let answers = with_rule(409, Consequence::Retry);
     for (status, header, seconds) in [
         (409, ("retry-after", "30"), Some(30)),
         (409, ("retry-after", "0"), Some(1)),
