@@ -242,6 +242,9 @@ fn internal_headers_count_only_on_jobs_from_delay_queues() {
             ("x-sluicegate-ticket", Field::Text("17:4")),
             ("x-sluicegate-not-before", Field::Int(9_000)),
             ("x-sluicegate-expires", Field::Int(4_000)),
+            ("x-sluicegate-expiration", Field::Text("7000")),
+            ("x-sluicegate-first", Field::Int(1)),
+            ("x-dedupe-key", Field::Text("order-7")),
             ("retry-after", Field::Int(2)),
         ],
         expiration_ms: Some(5_000),
@@ -253,6 +256,7 @@ fn internal_headers_count_only_on_jobs_from_delay_queues() {
         (1, None, None)
     );
     assert_eq!(fresh.expiry, Expiry::lasts(Some(5_000), Some(1_000)));
+    assert!(fresh.dedupe.is_some() && !fresh.is_first);
     let back = read(&fake, true, &x_tenant(), &policy()).expect("usable");
     let ticket = Ticket {
         generation: 17,
@@ -265,6 +269,25 @@ fn internal_headers_count_only_on_jobs_from_delay_queues() {
         assert_eq!(not_before.left_ms(now_ms), left_ms, "{now_ms}");
     }
     assert_eq!(back.expiry, Expiry::ends(4_000));
+    assert!(back.dedupe.is_none() && back.is_first);
+}
+
+#[test]
+fn a_returned_job_may_lack_internal_headers() {
+    let read = |headers: &[(&'static str, Field<'static>)]| {
+        let tenant = [("x-tenant", Field::Text("acme"))];
+        let fake = Fake::of(&[&tenant, headers].concat());
+        read(&fake, true, &x_tenant(), &policy()).expect("usable")
+    };
+    let lasts = [("x-sluicegate-expiration", Field::Text("7000"))];
+    let expiry = Expiry::lasts(Some(7_000), Some(1_000));
+    assert_eq!(read(&lasts).expiry, expiry);
+    let delay = ("x-delay", Field::Int(500));
+    let moved = |attempt| ("x-sluicegate-attempt", Field::Int(attempt));
+    assert!(read(&[delay]).start.is_some(), "no worker has moved it");
+    let second = read(&[delay, moved(2)]);
+    assert_eq!((second.attempt, second.start), (2, None));
+    assert_eq!(read(&[moved(0)]).attempt, 1);
 }
 
 #[test]
