@@ -310,6 +310,21 @@ mod tests {
     }
 
     #[test]
+    fn of_limits_with_one_state_the_lower_max_and_the_longer_guard_count() {
+        let limit = |max, guard_ms| {
+            let guard = Duration::from_millis(guard_ms);
+            let limit = Limit::new("a", Algorithm::FixedWindow, max, kit::SECOND, guard);
+            Limits::from(limit.expect("in range"))
+        };
+        for (one, other) in [((5, 50), (9, 100)), ((9, 100), (5, 50))] {
+            let [one, other] = [one, other].map(|(max, guard_ms)| limit(max, guard_ms));
+            let both = one.with_all([&other]);
+            assert_eq!(both, limit(5, 100), "{one:?} {other:?}");
+            assert_eq!(both.memory_ms(), 1_100);
+        }
+    }
+
+    #[test]
     fn a_permit_lasts_half_of_the_shortest_guard_or_one_second() {
         let ms = Duration::from_millis;
         let window = |name: &str, algorithm, guard_ms| {
