@@ -171,7 +171,7 @@ mod tests {
         assert!(waitlist.waits(&old) && old.number == jobs * MAX_REQUESTS);
         let found = waitlist.jobs_in(old.number, MAX_REQUESTS);
         assert!((jobs - 70..jobs).contains(&found), "{found} of {jobs}");
-        assert_eq!(waitlist.issue(8, MAX_REQUESTS), MAX_REQUESTS);
+        assert_eq!(waitlist.issue(7, MAX_REQUESTS), MAX_REQUESTS);
         assert!(!waitlist.waits(&old));
         assert_eq!((waitlist.generation, waitlist.waiting()), (8, MAX_REQUESTS));
     }
