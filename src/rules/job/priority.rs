@@ -140,7 +140,7 @@ mod tests {
                 "{error}"
             );
         }
-        let none = Priorities::default().label(&Fake::of(&[(PRIORITY, Field::Text("x"))]));
+        let none = Priorities::new(Vec::new()).label(&Fake::of(&[(PRIORITY, Field::Text("x"))]));
         assert_eq!(none, Ok(None), "jobs have no levels");
     }
 }
