@@ -273,13 +273,12 @@ ALGORITHMS['sliding-window-algo'] = {
     elseif base > limit.now then
       dead = units_up_to(limit, dead_entries(limit, base))
     end
-    -- If the limit was lowered below the usage, only the last `max` units delay others.
-    local used = math.min(all - dead, max)
     local turn = (k - 1) % max
     local laps = (k - 1 - turn) / max
-    if log_fits(max, used, turn + 1) then
+    if log_fits(max, all - dead, turn + 1) then
       return base + laps_ms(laps, span)
     end
+    -- If the limit was lowered below the usage, only the last `max` units delay others.
     return score_of(limit, all - max + turn + 1) + span + laps_ms(laps, span)
   end,
 
