@@ -183,16 +183,20 @@ impl<C: Fn() -> u64 + Send + Sync + 'static> Bed<C> {
         self.clock.fetch_add(micros, Ordering::Relaxed);
     }
 
+    /// Returns in how many milliseconds each key expires.
+    fn expiries(&self) -> Vec<u64> {
+        let left = |key: Vec<u8>| match self.server.command(cmd("PTTL").arg(&key)) {
+            Value::Int(left @ 0..) => left.cast_unsigned(),
+            never => panic!("{never:?}: {}", String::from_utf8_lossy(&key)),
+        };
+        self.server.keys().into_iter().map(left).collect()
+    }
+
     /// Moves the clock to the moment in which `any` key expires, or to the millisecond before.
     fn expire(&self, any: u64) {
-        let keys = self.server.keys();
+        let all = self.expiries();
         let index = usize::try_from(any / 2).expect("it fits");
-        if let Some(key) = keys.get(index % keys.len().max(1)) {
-            let left = self.server.command(cmd("PTTL").arg(key));
-            let Value::Int(left) = left else {
-                panic!("{left:?}");
-            };
-            let left = u64::try_from(left).expect("each key expires");
+        if let Some(left) = all.get(index % all.len().max(1)) {
             self.forward((left - any % 2) * 1_000);
         }
     }
@@ -210,6 +214,7 @@ async fn play(limits: &Limits, steps: &[Step]) -> Result<(), TestCaseError> {
         let (tenant, labels) = (tenant(now_of / 4), labels_of(limits.all(), now_of));
         bed.step((&tenant, &labels), limits, step).await?;
         equal!(bed, inspect(&tenant, &labels, limits));
+        bed.expiries();
     }
     Ok(())
 }
