@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use fake_redis::FakeRedis;
 use gate::redis::RedisGate;
-use gate::{Answer, Change, End, Gate, Question, Receipt, TenantAsk, Ticket};
+use gate::{Answer, Change, End, Gate, Question, Receipt, TenantAsk, TenantSettlements, Ticket};
 use kit::gate::rewritten::{Rewrite, Rewriter, without_shortcut};
 use kit::gate::{BEGIN_US, FRESH, asking, guarded_limit, receipt, settling, tenant};
 use kit::sources::{File, files};
@@ -83,8 +83,8 @@ enum Step {
     Ask(usize, u64, u32),
     /// The last denied job asks again.
     Return,
-    /// The last start was not used.
-    Unused,
+    /// The last start has used more units than it was charged.
+    Costly,
     /// The clock moves, in milliseconds.
     Clock(i64),
     /// Another writer adds an entry to the log.
@@ -99,7 +99,7 @@ const STEPS: [Step; 11] = [
     Step::Ask(2, 1, 1),
     Step::Ask(1, 2, 9),
     Step::Return,
-    Step::Unused,
+    Step::Costly,
     Step::Clock(600),
     Step::Clock(1_100),
     Step::Clock(-700),
@@ -224,14 +224,17 @@ impl Bed {
                 self.ask(&questions, budget).await;
             }
             Step::Return if self.ticket.is_none() => {}
-            Step::Unused if self.last.is_none() => {}
+            Step::Costly if self.last.is_none() => {}
             Step::Return => {
                 let ticket = self.ticket;
                 self.ask(&[Question { ticket, ..FRESH }], 1).await;
             }
-            Step::Unused => {
-                let unused = self.last.clone().map(|receipt| (receipt, End::Unused));
-                let report = [settling("t", &self.limits, unused)];
+            Step::Costly => {
+                let costly = self.last.clone().map(|receipt| (receipt, End::Cost(3)));
+                let report = [TenantSettlements {
+                    call: format!("call-{}", self.asked),
+                    ..settling("t", &self.limits, costly)
+                }];
                 for side in &self.sides {
                     side.gate.settle(&report).await.expect("an answer");
                 }
@@ -293,6 +296,13 @@ async fn shortens_nothing_else(limits: Limits) {
                 bed.compare();
             }
         }
+    }
+    // The shortcut drops a start that is over.
+    bed.begin();
+    for ms in [0, 600, 600, 500] {
+        bed.play(Step::Clock(ms)).await;
+        bed.play(Step::Ask(1, 1, 1)).await;
+        bed.compare();
     }
     let [short, whole] = bed.sides.map(|side| side.short.load(Ordering::Relaxed));
     assert!(short > bed.asked / 10, "{short} of {}", bed.asked);
