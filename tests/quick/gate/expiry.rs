@@ -13,6 +13,7 @@ use kit::gate::{
 use kit::{MS, SECOND};
 use redis::cmd;
 use rules::answers::Quotas;
+use rules::calendar::{Calendar, Zone};
 use rules::gate::model::{MARK_MS, NEEDED_MS};
 use rules::gate::waitlist::KEEP_MS;
 use rules::limit::{Algorithm, Limit, Limits};
@@ -111,10 +112,18 @@ async fn a_new_trial_begins_without_usage() {
 /// A settlement whose answer was lost is sent again for up to a minute.
 #[tokio::test(start_paused = true)]
 async fn a_settlement_counts_once_in_a_minute() {
-    let limit = limit(Algorithm::FixedWindow, 5, LONG);
-    let (fake, model) = (fake_gate(limit.clone()), memory_gate(limit));
-    assert_eq!(counts_after_repeats(&fake).await, [2, 2, 1]);
-    assert_eq!(counts_after_repeats(&model).await, [2, 2, 1]);
+    let calendar = Calendar::parse("month", Zone::UTC, None).expect("a calendar");
+    let calendar = Limit::calendar("default", 5, calendar, Duration::ZERO);
+    for limit in [
+        limit(Algorithm::FixedWindow, 5, LONG),
+        limit(Algorithm::SlidingCounter, 5, LONG),
+        limit(Algorithm::SlidingSegments, 5, LONG),
+        calendar.expect("in range"),
+    ] {
+        let (fake, model) = (fake_gate(limit.clone()), memory_gate(limit));
+        assert_eq!(counts_after_repeats(&fake).await, [2, 2, 1, 0, 0]);
+        assert_eq!(counts_after_repeats(&model).await, [2, 2, 1, 0, 0]);
+    }
 }
 
 /// Returns how many of three starts count, each time that the end of one is reported.
@@ -124,7 +133,7 @@ async fn counts_after_repeats(gate: &LimitedGate<impl Gate>) -> Vec<u64> {
     let receipt = receipt(&asked[0], replies[0].as_ref().expect("a decision"), 0);
     let settled = [settling("t", &gate.limits, [(receipt, End::Unused)])];
     let mut counts = Vec::new();
-    for wait in [MARK_MS - 1, 1, 0] {
+    for wait in [MARK_MS - 1, 1, MARK_MS, MARK_MS, 0] {
         gate.settle(&settled).await.expect("the gate answers");
         let shown = gate.inspect(&tenant("t")).await;
         counts.push(shown.expect("the gate answers").limits[0].count);
@@ -212,6 +221,30 @@ async fn no_call_shortens_the_life_of_a_waitlist() {
         };
         gate.ask(&[others]).await.expect("the gate answers");
         assert_eq!(left(), lasts, "{limits:?}");
+    }
+}
+
+/// A probe may take longer than other jobs wait for its end.
+#[tokio::test(start_paused = true)]
+async fn no_call_shortens_the_lease_of_a_probe() {
+    let server = Arc::new(FakeRedis::new(clock()));
+    let limits = Limits::from(limit(Algorithm::SlidingWindow, 3, 1_000));
+    let gate = LimitedGate::new(gate_on(&server, "p"), limits);
+    let rule = Rule {
+        failures: 1,
+        first_wait_ms: 1_000,
+        longest_wait_ms: 1_000,
+        lease_ms: LONG,
+    };
+    let failed = BreakerReport::Failed { of: "", jitter: 0 }.event(0);
+    let batch = [(tenant("t").into(), failed)];
+    gate.report(&rule, &batch).await.expect("it is stored");
+    tokio::time::sleep(SECOND).await;
+    for starts in [1, 0] {
+        assert_eq!(started(&ask(&gate, "t", 1, &[FRESH]).await), starts);
+        let left = server.command(cmd("PTTL").arg("p:t:line"));
+        let left = redis::from_redis_value::<u64>(left).expect("a waitlist");
+        assert_eq!(left, LONG + KEEP_MS, "{starts}");
     }
 }
 
