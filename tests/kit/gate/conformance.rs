@@ -134,13 +134,12 @@ pub async fn conforms(
     // it sooner.
     let (all, how) = (BreakerScope::Api, "429 for all");
     (long.block(&all, Duration::from_secs(1000), how).await).expect("the gate answers");
-    let read_standing = async || {
-        let standing = long
-            .report(&Rule::NONE, &[(BreakerScope::Api, BreakerEvent::Read)])
-            .await;
+    let report = async |rule, event| {
+        let standing = long.report(rule, &[(BreakerScope::Api, event)]).await;
         let standing = standing.expect("the gate answers").remove(0);
         standing.expect("the gate answers")
     };
+    let read_standing = async || report(&Rule::NONE, BreakerEvent::Read).await;
     let standing = read_standing().await;
     assert!(standing.named_until_ms > standing.now_ms + 990_000 && !standing.is_open);
     assert_eq!(
@@ -148,6 +147,19 @@ pub async fn conforms(
         (standing.named_until_ms, how)
     );
     assert_eq!(started(&ask(&long, "not closed", 5, &[FRESH]).await), 1);
+    // It does not open for a probe, either.
+    let rule = Rule {
+        failures: 1,
+        ..Rule::NONE
+    };
+    let failed = BreakerEvent::Failed {
+        started_ms: 0,
+        of: String::new(),
+        reason: "502".to_owned(),
+        jitter: 0,
+    };
+    assert!(report(&rule, failed).await.is_open);
+    assert!(!report(&rule, BreakerEvent::Probe).await.is_granted);
     (long.change(&all, &Change::Resume).await).expect("the gate answers");
     assert_eq!(read_standing().await.named_until_ms, 0);
 
