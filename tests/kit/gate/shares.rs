@@ -356,6 +356,8 @@ async fn a_waitlist_without_labels_resets_no_other(gate: &impl Gate) {
     let (started, new) = by_path.back("a/x", &tickets).await;
     assert_eq!((started, new.len()), (0, 2));
     assert!(new.iter().all(|ticket| !tickets.contains(ticket)));
+    sleep(Duration::from_millis(2)).await;
+    assert_eq!(by_path.back("a/x", &new).await, (0, new.clone()), "once");
 }
 
 /// It is not known whether abandoned calls still arrive.
