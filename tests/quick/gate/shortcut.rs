@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use fake_redis::FakeRedis;
 use gate::redis::RedisGate;
 use gate::{Answer, Change, End, Gate, Question, Receipt, TenantAsk, TenantSettlements, Ticket};
+use kit::SECOND;
 use kit::gate::rewritten::{Rewrite, Rewriter, without_shortcut};
 use kit::gate::{BEGIN_US, FRESH, asking, guarded_limit, receipt, settling, tenant};
 use kit::sources::{File, files};
@@ -304,6 +305,11 @@ async fn shortens_nothing_else(limits: Limits) {
         bed.play(Step::Ask(1, 1, 1)).await;
         bed.compare();
     }
+    for side in &bed.sides {
+        let closed = side.gate.block(&tenant("t").into(), SECOND, "test").await;
+        closed.expect("an answer");
+    }
+    bed.play(Step::Ask(1, 1, 1)).await;
     let [short, whole] = bed.sides.map(|side| side.short.load(Ordering::Relaxed));
     assert!(short > bed.asked / 10, "{short} of {}", bed.asked);
     assert_eq!(whole, 0);
