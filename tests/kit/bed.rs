@@ -1,5 +1,6 @@
 //! A test's own queue, key prefix and jobs.
 
+use std::fmt::Display;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,30 +15,34 @@ use tokio::time::Instant;
 use crate::servers::{shared_rabbit, shared_redis, unique};
 
 /// A deadline that ends a hanging test. No step takes this long.
-pub const PATIENCE: Duration = Duration::from_secs(180);
+pub const PATIENCE: Duration = Duration::from_secs(120);
 pub const MS: Duration = Duration::from_millis(1);
 pub const SECOND: Duration = Duration::from_secs(1);
 
 /// Waits until `done`, which must happen. Asks at most a fifth of the time.
 #[track_caller]
-pub fn until(what: &str, mut done: impl FnMut() -> bool) -> impl Future<Output = ()> {
+pub fn until(what: impl Display, mut done: impl FnMut() -> bool) -> impl Future<Output = ()> {
     until_async(what, async move || done())
 }
 
 /// Does the same with a condition that waits for a server.
 #[track_caller]
-pub fn until_async(what: &str, mut done: impl AsyncFnMut() -> bool) -> impl Future<Output = ()> {
+pub fn until_async(
+    what: impl Display,
+    mut done: impl AsyncFnMut() -> bool,
+) -> impl Future<Output = ()> {
     let caller = std::panic::Location::caller();
     async move {
         let started = Instant::now();
         loop {
             let asked = std::time::Instant::now();
-            if done().await {
-                return;
+            let left = PATIENCE.saturating_sub(started.elapsed());
+            match tokio::time::timeout(left, done()).await {
+                Ok(true) => return,
+                Ok(false) => {}
+                Err(_) => panic!("{caller}: waited in vain for {what}"),
             }
             let took = asked.elapsed();
-            let waited = started.elapsed();
-            assert!(waited < PATIENCE, "{caller}: waited in vain for {what}");
             tokio::time::sleep((4 * took).clamp(5 * MS, 200 * MS)).await;
         }
     }
@@ -68,11 +73,13 @@ pub async fn publish(
 
 /// Waits until this many messages are ready in `queue`. Messages of a closed connection return a
 /// moment later.
-pub async fn holds(client: &Client, queue: &str, number: u32) {
+#[track_caller]
+pub fn holds(client: &Client, queue: &str, number: u32) -> impl Future<Output = ()> {
     let what = format!("{number} messages in {queue}");
     let queue: Arc<str> = queue.into();
-    let all_there = async || client.depth(&queue).await.expect("a depth") == number;
-    until_async(&what, all_there).await;
+    until_async(what, async move || {
+        client.depth(&queue).await.expect("a depth") == number
+    })
 }
 
 /// Takes everything from a queue.
@@ -140,11 +147,13 @@ admin: {{listen: '127.0.0.1:0'}}
     /// Takes dead letters until there are this many.
     pub async fn all_dead(&self, yaml: &str, count: usize) -> Vec<Message> {
         let mut letters = Vec::new();
-        until_async(&format!("{count} dead letters"), async || {
+        let started = Instant::now();
+        while letters.len() < count {
+            let in_time = started.elapsed() < PATIENCE;
+            assert!(in_time, "not {count} dead letters, but {:?}", ids(&letters));
             letters.extend(self.dead(yaml).await);
-            letters.len() >= count
-        })
-        .await;
+            tokio::time::sleep(20 * MS).await;
+        }
         letters
     }
 }

@@ -1,5 +1,6 @@
 //! Checks of texts, such as a program's output, that show the whole text when they fail.
 
+/// Checks of a text by its parts.
 pub trait Says {
     /// Checks that the text contains `part`.
     fn says(&self, part: &str);

@@ -49,7 +49,7 @@ async fn moved_through_a_kill(rabbit: &Rabbit, queue_type: QueueType, killed: &A
     publish_all(&bed, jobs).await;
     let levels = levels();
     let (mut done, mut downs) = (HashSet::new(), 0);
-    let deadline = Instant::now() + 2 * PATIENCE;
+    let deadline = Instant::now() + PATIENCE;
     while done.len() < JOBS {
         let event = tokio::time::timeout_at(deadline, bed.events.recv()).await;
         let event = event.unwrap_or_else(|_| panic!("lost: {} of {JOBS} came", done.len()));

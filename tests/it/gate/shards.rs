@@ -45,12 +45,12 @@ pub struct Flow {
     error: Option<GateError>,
 }
 
-/// Two workers, with a tenant on each primary.
+/// Two workers and their tenants.
 pub struct Fleet {
     pub prefix: String,
     pub gates: Vec<LimitedGate<RedisGate>>,
     pub flows: Vec<Flow>,
-    /// Whether workers ping after each question, and no server may refuse anything.
+    /// Whether workers ping after each question. If so, a refusal ends the test.
     pings: bool,
 }
 

@@ -11,7 +11,7 @@ use crate::cli::{CommandResult, sluicegate, sluicegate_in, sluicegate_with};
 
 const LIMITS: &str = "rate-limiter: {use-algo: sliding-window-algo, max-requests: 10, window-size: 1s, guard: 0ms}\n";
 
-/// Returns the arguments in `text`, which blanks separate.
+/// Returns the arguments in `text`, separated by blanks.
 fn words(text: &str) -> Vec<&str> {
     text.split_whitespace().collect()
 }

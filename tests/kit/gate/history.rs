@@ -590,7 +590,7 @@ pub struct IssuedTickets {
 }
 
 impl IssuedTickets {
-    /// Adds those of these answers.
+    /// Adds the tickets and receipts in `answers`.
     pub fn add(&mut self, permits: &str, asks: &[Question], answers: &[Answer], now_ms: u64) {
         self.receipts
             .extend(receipts(permits, asks, answers, now_ms));
