@@ -187,7 +187,12 @@ impl Model {
         }
         if is_new {
             self.urge();
-            self.show_status("the changed configuration was read", false);
+            // The question was about the servers of before.
+            let words = match self.prompt.take() {
+                Some(_) => "the changed configuration was read: please ask again",
+                None => "the changed configuration was read",
+            };
+            self.show_status(words, false);
         } else if self.file_error.is_some() {
             self.show_status("the configuration is valid again", false);
         }
