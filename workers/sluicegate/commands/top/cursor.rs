@@ -23,11 +23,10 @@ impl Cursor {
     }
 
     /// Moves down by this many rows, or up if negative. With 0, keeps the selection in a new
-    /// picture.
+    /// picture. Without rows, the selection stays.
     pub fn go(&mut self, rows: &[RowKey], by: isize) {
-        let at = self.place(rows).unwrap_or_default();
-        let last = rows.len().saturating_sub(1);
-        self.at = at.saturating_add_signed(by).min(last);
+        let Some(at) = self.place(rows) else { return };
+        self.at = at.saturating_add_signed(by).min(rows.len() - 1);
         self.on = rows.get(self.at).cloned();
     }
 }
