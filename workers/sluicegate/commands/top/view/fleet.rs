@@ -131,14 +131,14 @@ fn pipeline(pipeline: &PipelineModel, now_ms: u64) -> Cells {
             format!("{running}/{slots}"),
             sum(workers, |it| it.report.waiting).to_string(),
         ];
+        let stops = picture.notices(redis_ms).into_iter();
+        states.extend(stops.filter(|it| it.is_stop).map(|it| it.text));
         match workers.len() {
             _ if is_empty(fleet) => states.push(NO_WORKER.to_owned()),
             0 => states.extend(gaps(fleet).describe()),
             all if ready < all => states.push(format!("{} not ready", all - ready)),
             _ => {}
         }
-        let stops = picture.notices(redis_ms).into_iter();
-        states.extend(stops.filter(|it| it.is_stop).map(|it| it.text));
         calm = Line::styled("ready", GOOD);
     }
     let state = match states.as_slice() {

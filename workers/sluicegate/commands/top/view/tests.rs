@@ -144,7 +144,7 @@ pipelines:
     answer(&mut model, stopped);
     has(
         &shows(&model, (120, 40)),
-        &["1 not ready, an operator paused all workers…"],
+        &["an operator paused all workers; it"],
     );
 }
 
