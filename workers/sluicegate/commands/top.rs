@@ -22,9 +22,8 @@ mod beds;
 mod tests;
 
 use std::io::{IsTerminal as _, stdin, stdout};
-use std::process::ExitCode;
-
 use std::path::PathBuf;
+use std::process::ExitCode;
 
 use clap::Args;
 use config::{ConfigSource, Pipelines};

@@ -81,7 +81,7 @@ fn reads(mut source: ConfigSource) -> mpsc::Receiver<FileReading> {
 type Answers = mpsc::Receiver<(u64, ServerAnswer)>;
 
 /// The model, with the tasks and the clock that change it.
-pub struct TopSession<C> {
+struct TopSession<C> {
     model: Model,
     clock: C,
     servers: Servers,

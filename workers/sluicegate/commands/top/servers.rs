@@ -65,7 +65,7 @@ impl Servers {
         })
     }
 
-    /// Performs a request. Long ones report their progress to `status`.
+    /// Performs a request. Long ones report their progress with `send_progress`.
     pub async fn perform(
         &self,
         request: ServerRequest,
