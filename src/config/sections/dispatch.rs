@@ -67,7 +67,7 @@ impl Dispatch {
 }
 
 impl ConfigInput {
-    /// Reports a second destination of jobs, and keys of calls if there are none.
+    /// Reports a second destination of jobs, and keys of `dispatch.http` without calls.
     fn check_destinations(
         &mut self,
         http: &Option<Http>,

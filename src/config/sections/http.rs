@@ -255,6 +255,8 @@ section! {
             input.shown.drop_section("dispatch.http.");
             return Some(None);
         }
+        // A mistake in `oauth2` hides which keys it uses.
+        let client = oauth2.as_ref()?.as_ref();
         if !url.as_ref()?.has_scheme("https") && !client.is_some_and(OAuth2::has_tls) {
             input.tls_unused(TLS, "dispatch.http.url begin with https://")?;
         }

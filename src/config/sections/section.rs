@@ -27,7 +27,7 @@ impl<T: Show + Clone> Source<T> for Setting<T> {
     }
 }
 
-/// A key without a default.
+/// Reads a key that may be unset.
 impl<T: Show + Clone> Source<Option<T>> for Setting<T> {
     fn read(&self, input: &mut ConfigInput) -> Option<Option<T>> {
         input.optional(self)
@@ -50,7 +50,7 @@ impl<T, F: Fn(&mut ConfigInput) -> Option<T>> Source<T> for F {
     }
 }
 
-/// Returns the source of a list or a mapping that is empty if its key is not set.
+/// Returns the source of a value that is empty if its key is not set.
 pub(crate) fn or_empty<T: Show + Default>(
     setting: &'static Setting<T>,
 ) -> impl Fn(&mut ConfigInput) -> Option<T> {
@@ -58,9 +58,9 @@ pub(crate) fn or_empty<T: Show + Default>(
 }
 
 /// Declares a section whose fields have [`Source`]s, and implements [`Section`]. Defines the struct,
-/// unless `impl` names an existing one. The block behind it checks what several keys have in common,
-/// and computes fields without a source: each field is an `Option` in it, which is `None` after a
-/// problem. The block returns `None` after a problem of its own.
+/// unless `impl` names an existing struct. The block after it checks what several keys have in
+/// common, and computes fields without a source: each field is an `Option` in it, which is `None`
+/// after a problem. The block returns `None` after a problem of its own.
 ///
 /// An `optional struct` gets `read_if` instead, whose block returns `Some(None)` if the section is
 /// not used.

@@ -449,6 +449,16 @@ fn an_access_token_needs_a_client_and_is_the_only_authorization() {
             dispatch.http.default-secret-file"
                 .to_owned(),
         ),
+        // The other keys may be used, but that is not known.
+        (
+            with(
+                "token-url: 'https://login/t', client-id: shop, client-secret: '{secret:tenant}', \
+                scope: ''",
+                ", secrets-folder: '/'",
+            ),
+            "dispatch.http.oauth2.scope: is empty; it must be a text of 1 to 1024 ASCII characters"
+                .to_owned(),
+        ),
         (
             with(&all.replace("//login", "//{tenant}.login"), ""),
             format!("{url}: lacks a domain behind the placeholders of its host; {HOST_FORM}"),

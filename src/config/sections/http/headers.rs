@@ -81,7 +81,8 @@ impl Show for ConfiguredHeaders {
 }
 
 impl ConfigInput {
-    /// Reads the headers of `key` and of its file. `url` may contain a user, which sets one of the headers.
+    /// Reads the headers of `key` and of its file. `url` may contain a user, which sets one of the
+    /// headers.
     pub(crate) fn headers(
         &mut self,
         url: Option<&SecretUrl>,
