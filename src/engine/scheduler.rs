@@ -120,7 +120,7 @@ pub struct Scheduler {
     advertised: AdvertisedLimits,
     /// Lessons for adaptive limits, to be stored in the gate.
     lessons: Lessons,
-    /// What calls use of their reserved costs.
+    /// The part of their reserved costs that calls use.
     costs: CostEstimator,
     /// The margins that keep starts of buckets apart.
     pacing: Pacing,

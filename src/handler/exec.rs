@@ -99,7 +99,7 @@ mod tests {
     /// A program that still runs could call the API, although no limit counts its call any more.
     #[tokio::test(flavor = "multi_thread")]
     async fn a_program_that_is_late_is_gone_when_its_job_ends() {
-        // As in a container's first process, what a program leaves becomes a child of this one.
+        // This process adopts the processes that a program leaves, as a container's first one does.
         rustix::process::set_child_subreaper(Some(rustix::process::getpid())).expect("Linux");
         let folder = tempfile::tempdir().expect("a folder");
         let file = folder.path().join("pids");

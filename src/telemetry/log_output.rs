@@ -11,8 +11,8 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::time::{FormatTime, SystemTime};
 
-/// The longest time in [`PERIOD`] that lines wait for a reader. Afterwards those are lost for which it
-/// makes no room.
+/// The longest time in [`PERIOD`] that lines wait for a reader. Afterwards, lines are lost for which
+/// there is no room.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(1);
 /// The time after which the patience is whole again.
 const PERIOD: Duration = Duration::from_secs(60);
@@ -58,7 +58,7 @@ impl<W: Write + AsFd> LogOutput<W> {
             match poll(&mut fds, left.as_ref()) {
                 Ok(ready) => break ready > 0,
                 Err(rustix::io::Errno::INTR) => {}
-                // The write says what is wrong.
+                // The write fails, too, and names the cause.
                 Err(_) => break true,
             }
         };
@@ -81,7 +81,7 @@ impl<W: Write + AsFd> LogOutput<W> {
     /// Returns the line that reports `lost` lines.
     fn report(&self) -> String {
         let mut at = String::new();
-        // Without the time, the rest is still useful.
+        // A line without its time is still useful.
         let _ = SystemTime.format_time(&mut Writer::new(&mut at));
         let (target, lines) = (module_path!(), self.lost);
         let end = if self.is_cut { "\n" } else { "" };
@@ -127,7 +127,7 @@ mod tests {
         (reader, output)
     }
 
-    /// Returns what was written after the first lines.
+    /// Returns the text after the first lines.
     fn rest(mut reader: PipeReader, output: LogOutput<std::io::PipeWriter>) -> String {
         drop(output);
         let mut text = String::new();

@@ -57,7 +57,7 @@ impl ConfigInput {
         Some((entry.raw.clone(), entry.at.clone()))
     }
 
-    /// Reports a problem of the value of `key`, at the key or at the one that names its file.
+    /// Reports a problem of the value of `key`, at the key or at the key of its file.
     pub(crate) fn wrong<T>(&mut self, key: &ConfigKey, words: impl std::fmt::Display) -> Option<T> {
         let entry = self
             .entry(key)

@@ -18,7 +18,7 @@ const MAX_WAITS: u32 = 3;
 const WHOLE: u64 = 1_024;
 /// An estimate moves this part of the way to each call.
 const STEP: u64 = 8;
-/// With an estimate above this, jobs wait for their turns: an earlier question would be in vain.
+/// Jobs wait for their turns if the estimate is above this: an earlier question would be in vain.
 const NEARLY_WHOLE: u64 = WHOLE * 15 / 16;
 /// The least part of a wait after which a job asks.
 const LEAST: u64 = WHOLE / 8;

@@ -117,8 +117,8 @@ impl Scheduler {
         is_refused
     }
 
-    /// Records a call that the API handled: what it used of its cost, and that the next throttle
-    /// without a time is short again.
+    /// Records a call that the API handled, and its actual cost. The next throttle without a time
+    /// is short again.
     pub(in crate::scheduler) fn count_success(
         &mut self,
         key: JobKey,
