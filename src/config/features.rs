@@ -3,7 +3,7 @@
 use super::reading::{ConfigInput, ConfigProblem};
 
 /// A part of the library that depends on a feature: the feature, the prefix of the paths of its
-/// keys, and whether the part is there.
+/// keys, and whether this build has the part.
 pub(super) type OptionalFeature = (&'static str, &'static str, bool);
 
 /// All optional parts.

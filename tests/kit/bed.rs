@@ -105,8 +105,8 @@ impl Bed {
         Self::on(shared_rabbit().url(), shared_redis().url())
     }
 
-    /// Creates a bed on the servers with these URLs, which may be those of a
-    /// [`Proxy`](crate::proxy::Proxy).
+    /// Creates a bed on the servers with these URLs, or behind proxies
+    /// ([`Proxy`](crate::proxy::Proxy)) with these URLs.
     pub fn on(amqp: &str, redis: &str) -> Self {
         Self {
             name: unique("world"),

@@ -43,7 +43,7 @@ async fn every_part_of_an_answer_is_bounded() {
         let (kind, is_bounded) = match &outcome {
             Outcome::Done => ("done", true),
             Outcome::Reject { reason } => ("reject", reason.len() < 320),
-            // Without a limit, the call would end with the timeout, which has another reason.
+            // The timeout would end a call without a limit, with another reason.
             Outcome::Retry {
                 after: None,
                 reason,
@@ -77,7 +77,7 @@ async fn a_slow_answer_ends_with_the_timeout() {
             Outcome::Retry { after: None, reason } if reason.contains("within")
         );
         assert!(late || (done && ended == Outcome::Done), "{ended:?}");
-        // On a busy machine there may be none.
+        // A busy machine may send no request in time.
         assert!(downstream.requests().len() <= 1);
     }
 }

@@ -113,7 +113,7 @@ fn jobs_ask_early_if_calls_use_less_than_they_reserve() {
     assert_eq!(done.asked[0].asks.len(), 2);
     let done = desk.answer(MS, vec![vec![START, wait(60_000, 4)]]);
     let key = done.dispatched[0].0;
-    // No call has shown yet what it uses.
+    // No call has ended yet.
     assert_eq!(trip(&desk.leaves(done).message).wait_ms, 5_000);
     let attempt = Attempt {
         seen: LimitInfo {

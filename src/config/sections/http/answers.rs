@@ -346,7 +346,7 @@ impl AnswersReader<'_> {
                 };
                 Some(WaitSource::At(source?, form?))
             }
-            // None of the others is there, since a mapping has each key once.
+            // A mapping has each key once, so these are the three different fields.
             [_, _, _] if names.iter().all(|name| REFILL.contains(name)) => {
                 let mut place = |name| field(name).and_then(|place| self.pointer(place));
                 let (needed, left, rate) = (place("needed"), place("left"), place("per-second"));

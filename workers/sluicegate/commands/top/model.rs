@@ -224,8 +224,8 @@ impl Model {
         self.picture()?.0.shown.as_ref()
     }
 
-    /// Returns the listed tenants: those that the gate was asked for and, during a search, all
-    /// tenants in the workers' reports.
+    /// Returns the listed tenants: the tenants that the gate was asked for. During a search, also
+    /// returns all tenants in the workers' reports.
     pub fn tenants(&self) -> Vec<&Row> {
         let Some((picture, _)) = self.picture() else {
             return Vec::new();
@@ -242,7 +242,7 @@ impl Model {
         rows
     }
 
-    /// Returns the limits that all tenants share, once each, then those of each listed tenant.
+    /// Returns the limits that all tenants share, once each, then the limits of each listed tenant.
     pub fn limits(&self) -> Vec<ListedLimit<'_>> {
         let Some(shown) = self.shown() else {
             return Vec::new();

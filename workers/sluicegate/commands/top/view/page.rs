@@ -57,7 +57,7 @@ pub fn parts((model, page): (&Model, &TenantPage), area: Rect) -> Vec<Part> {
 }
 
 fn limits(glance: &Glance, wide: u16, passed_ms: u64) -> List {
-    // From this width on, a shadow's text fits.
+    // A shadow's text needs 100 columns.
     let gauge = if wide < 100 { 21 } else { 40 };
     let rows = glance.limits.iter().map(|limit| {
         let mut cells = vec![Line::from(plain(&limit.name, 32))];
