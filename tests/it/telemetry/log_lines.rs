@@ -1,9 +1,12 @@
-//! A worker's log of its tenants: when they close and open again, in few lines however many there
-//! are.
+//! A worker's log: few lines when many tenants close and open again, and a reader that stalls.
+
+use std::io::Write;
+use std::process::Command;
 
 use kit::api::Api;
 use kit::process::Process;
 use kit::{Bed, job, jobs, until};
+use rustix::process::{Pid, Signal, kill_process};
 
 use crate::PROGRAM;
 use crate::cli::sluicegate;
@@ -56,4 +59,31 @@ async fn a_pause_and_its_early_end_are_logged() {
     let open = ["tenant open again", "tenant=boss closed_s=", "denied=1"];
     worker.logs(&open).await;
     worker.stop();
+}
+
+/// Standard error is a full pipe, and its reader takes nothing.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_whose_log_stalls_makes_calls_and_ends_in_order() {
+    let api = Api::start().await;
+    let bed = Bed::shared();
+    let yaml = bed.yaml("max-requests: 10, window-size: 1s", &api.url(), "");
+    let (_reader, mut log) = std::io::pipe().expect("a pipe");
+    // The default size of a pipe.
+    log.write_all(&[b'x'; 64 << 10]).expect("room");
+    let mut file = tempfile::NamedTempFile::with_suffix(".yaml").expect("a file");
+    file.write_all(yaml.as_bytes()).expect("written");
+    let mut command = Command::new(PROGRAM.0);
+    command.arg("--config").arg(file.path()).arg("run");
+    let mut worker = command.stderr(log).spawn().expect("it starts");
+    bed.publish(&yaml, jobs("acme", 3)).await;
+    until("the calls", || api.count() == 3).await;
+    let id = i32::try_from(worker.id()).ok().and_then(Pid::from_raw);
+    kill_process(id.expect("a process"), Signal::TERM).expect("it runs");
+    let mut status = None;
+    until("its end", || {
+        status = worker.try_wait().expect("a status");
+        status.is_some()
+    })
+    .await;
+    assert!(status.is_some_and(|status| status.success()), "{status:?}");
 }
