@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use broker::amqp::Client;
-use broker::{Message, Outgoing};
+use broker::{BrokerError, Message, Outgoing};
 use config::Config;
 use lapin::BasicProperties;
 use rules::delays::DelayLevels;
@@ -48,11 +48,19 @@ pub fn until_async(
     }
 }
 
-/// Connects to the queues as the configuration `yaml` names them.
+/// Connects to the queues as the configuration `yaml` names them. A busy server may take longer to
+/// answer than a client waits.
 pub async fn client(yaml: &str) -> Client {
     let config = Config::parse("test.yaml", yaml, std::iter::empty()).expect("valid");
     let levels = DelayLevels::new(config.delay.max_delay);
-    (Client::connect(&config.amqp, &levels).await).expect("the server is there")
+    let started = Instant::now();
+    loop {
+        match Client::connect(&config.amqp, &levels).await {
+            Ok(client) => return client,
+            Err(BrokerError::Unreachable { .. }) if started.elapsed() < PATIENCE => {}
+            Err(why) => panic!("the server is there: {why}"),
+        }
+    }
 }
 
 /// Publishes messages to `queue` and waits for the confirms.
