@@ -23,6 +23,9 @@ pub enum Fault {
 
 /// Text of an error without a code of its own: the server refuses the connection.
 const TOO_MANY_CLIENTS: &str = "max number of clients";
+/// Text of an error without a code of its own: a command of more than ten arguments arrived before
+/// the password.
+const UNAUTHENTICATED: &str = "unauthenticated multibulk length";
 
 impl Fault {
     /// Returns the cause of `error`.
@@ -73,7 +76,8 @@ impl Fault {
 }
 
 /// Returns the error code. Before Redis 7, a script command's code is in the details: `ERR Error
-/// running script (...): -READONLY ...`.
+/// running script (...): -READONLY ...`. A long command without the required password is a protocol
+/// error.
 pub fn code(error: &ServerError) -> &str {
     let own = error.code();
     let is_code =
@@ -83,6 +87,7 @@ pub fn code(error: &ServerError) -> &str {
         words.find_map(|word| word.strip_prefix('-').filter(is_code))
     };
     match own {
+        "ERR" if (error.details()).is_some_and(|text| text.contains(UNAUTHENTICATED)) => "NOAUTH",
         "ERR" => inner().unwrap_or(own),
         _ => own,
     }
@@ -135,6 +140,10 @@ mod tests {
             ("REDIRECT 10.0.0.2:6379", Address),
             ("upstream failure", Address),
             ("NOAUTH Authentication required.", Connection),
+            (
+                "ERR Protocol error: unauthenticated multibulk length",
+                Connection,
+            ),
             (
                 "WRONGPASS invalid username-password pair or user is disabled.",
                 Connection,
