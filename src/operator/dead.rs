@@ -421,6 +421,11 @@ impl<'a> LetterQueue<'a> {
                 else => {}
             }
         }
+        if all.done > 0
+            && let Err(error) = self.client.acks_applied(&self.queue).await
+        {
+            all.failure.get_or_insert(error.into());
+        }
         all.refused = held.refused(progress.seen, all.refused);
         Ok(all)
     }

@@ -171,6 +171,18 @@ impl Client {
         self.link.target.rpc("basic.ack", acking).await
     }
 
+    /// Waits until all acks have reached `queue`. A channel of RabbitMQ holds the acks that follow
+    /// 32 others until a quorum queue has applied these, and loses them when it is closed. The
+    /// queue answers a get after the acks before it. A message that it returns goes back when the
+    /// connection is closed.
+    ///
+    /// # Errors
+    /// [`BrokerError`] if the queue does not exist, or if the connection failed. Acked messages may
+    /// then go back to their queue.
+    pub async fn acks_applied(&self, queue: &Arc<str>) -> Result<(), BrokerError> {
+        self.get(queue).await.map(drop)
+    }
+
     /// Returns all fetched messages that are not acked to their queues, each to its place.
     ///
     /// # Errors

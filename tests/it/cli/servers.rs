@@ -557,6 +557,31 @@ async fn replay_starts_jobs_afresh_and_drop_deletes_them() {
     assert_eq!(drain(&client, &client.names().dead).await, []);
 }
 
+/// RabbitMQ's channel keeps the acks that follow 32 others until the queue has applied these.
+#[tokio::test(flavor = "multi_thread")]
+async fn replay_removes_each_letter_from_a_slow_queue() {
+    let rabbit = Rabbit::start();
+    let yaml = format!(
+        "amqp: {{url: '{}', queue: slow}}\ndelay: {{max-delay: 1s}}\n",
+        rabbit.url()
+    );
+    let client = client(&yaml).await;
+    let names: Vec<String> = (1..=40).map(|number| number.to_string()).collect();
+    let letters: Vec<_> = names
+        .iter()
+        .map(|id| (id.as_str(), "a", "HTTP 500"))
+        .collect();
+    bury(&client, &letters).await;
+    // Each write to the log of quorum queues now takes longer than the end of the command.
+    let slow = "sys:install(ra_log_wal, {fun(_, _, _) -> timer:sleep(50) end, slow}).";
+    rabbit.ctl(&["eval", slow]);
+    let done = sluicegate(&yaml, &["dead", "replay", "--all"]).exited(0);
+    assert_eq!(done.out, "replayed 40 dead letters\n");
+    rabbit.ctl(&["eval", "sys:no_debug(ra_log_wal)."]);
+    assert_eq!(drain(&client, &client.names().dead).await, []);
+    assert_eq!(drain(&client, &client.names().fresh).await.len(), 40);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn replay_acks_only_what_rabbitmq_confirmed() {
     // A private server: a policy lets the work queue take only one message.
