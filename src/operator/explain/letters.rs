@@ -79,7 +79,9 @@ impl FailedSearch {
         let looked_at = count(self.looked_at, "dead letter");
         match (self.looked_at, self.not_looked_at.unwrap_or_default()) {
             (0, _) => format!("{queue} has no dead letters"),
-            (_, 0) => format!("it is not in {queue} ({looked_at}, all read)"),
+            (_, 0) => {
+                format!("{queue} has none of this tenant with this id ({looked_at}, all read)")
+            }
             (_, left) => format!(
                 "it is not among the first {looked_at} of {queue}, and {left} behind them were \
                 not read: {} reads all",
@@ -140,7 +142,7 @@ mod tests {
         assert_eq!(words(0, 0), "jobs.dead has no dead letters");
         assert_eq!(
             words(2, 0),
-            "it is not in jobs.dead (2 dead letters, all read)"
+            "jobs.dead has none of this tenant with this id (2 dead letters, all read)"
         );
         assert_eq!(
             words(1_000, 7),

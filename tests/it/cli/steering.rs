@@ -247,6 +247,9 @@ async fn a_paused_fleet_makes_no_call_until_resumed_even_after_a_restart() {
         let done = fleet.runs(args).await.exited(0);
         done.out.says("an operator paused all workers");
     }
+    let explain = ["explain", "--tenant=acme", "--id=k0", "--wait=1s"];
+    let unknown = fleet.runs(&explain).await.exited(1);
+    unknown.err.says("an operator paused all workers");
     // The pause is the reason for the wait, even if the job's limits have room.
     let inspected = fleet.json(&["inspect", "acme"]).await;
     assert_eq!(inspected["waits_for"], "pause", "{inspected:#}");

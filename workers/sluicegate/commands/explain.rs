@@ -76,7 +76,10 @@ pub async fn run(args: ExplainArgs, config: &Config) -> Result<ExitCode, Failure
             false => Err(Failure::AlreadyReported),
         };
     }
-    let text = shown(&job, &explanation).ok_or_else(|| missing(&job, &explanation, config))?;
+    let text = match shown(&job, &explanation) {
+        Some(text) => text,
+        None => return Err(missing(&job, &explanation, config, &gate).await),
+    };
     std::io::stdout().write_all(text.as_bytes())?;
     Ok(ExitCode::SUCCESS)
 }
@@ -94,8 +97,13 @@ fn shown(job: &str, explanation: &JobExplanation) -> Option<String> {
     Some(begin + &explanation.describe())
 }
 
-fn missing(job: &str, explanation: &JobExplanation, config: &Config) -> Failure {
-    let nobody = job_not_held(job, explanation, config);
+async fn missing(
+    job: &str,
+    explanation: &JobExplanation,
+    config: &Config,
+    gate: &RedisGate,
+) -> Failure {
+    let nobody = job_not_held(job, explanation, config, gate).await;
     match explanation.search_failure() {
         Some(vain) => Failure::Failed(format!("{}\n{vain}", nobody.words())),
         None => nobody,

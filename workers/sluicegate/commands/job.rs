@@ -6,8 +6,10 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use config::{Config, show_duration};
+use gate::instructions::see;
 use gate::redis::RedisGate;
 use operator::answer::Answer as _;
+use operator::hold::describe_hold;
 use operator::job::{CancelState, Cancelling, JobRef, JobState};
 use operator::tenant::parse;
 use rules::limit::ceil_ms;
@@ -161,7 +163,7 @@ impl JobRequest<'_> {
             if self.json {
                 return Err(Failure::AlreadyReported);
             }
-            let nobody = job_not_held(&self.words(), &now, self.config);
+            let nobody = job_not_held(&self.words(), &now, self.config, &self.gate).await;
             let more = "sluicegate explain also searches the dead letters";
             return Err(Failure::Failed(format!("{}; {more}", nobody.words())));
         };
@@ -187,11 +189,22 @@ fn next_look(config: &Config) -> String {
     )
 }
 
-/// Returns the error for a job that is in no worker's memory.
-pub fn job_not_held(job: &str, shown: &JobState, config: &Config) -> Failure {
+/// Returns the error for a job that is in no worker's memory. It names a pause or drain of all
+/// workers, which take no jobs meanwhile.
+pub async fn job_not_held(
+    job: &str,
+    shown: &JobState,
+    config: &Config,
+    gate: &RedisGate,
+) -> Failure {
+    let seen = see(gate).await.unwrap_or_default();
+    let hold = match describe_hold(&seen) {
+        none if none.is_empty() => none,
+        hold => format!("\n{hold}"),
+    };
     Failure::Failed(format!(
         "no worker has {job} in memory ({}): it may be done; if not, {}; --wait DURATION waits \
-        for that",
+        for that{hold}",
         shown.base.describe(),
         next_look(config)
     ))
