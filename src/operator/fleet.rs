@@ -250,7 +250,8 @@ pub fn workers(fleet: &Fleet) -> WorkersAnswer {
 }
 
 /// The message for an empty fleet.
-pub const NO_WORKER: &str = "no worker is running: no report in the last 10 s";
+pub const NO_WORKER: &str =
+    "no worker is running, or Redis refuses writes: no report in the last 10 s";
 
 /// Returns true if no worker is alive.
 pub fn is_empty(fleet: &Fleet) -> bool {

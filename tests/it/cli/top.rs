@@ -446,7 +446,7 @@ async fn a_hanging_server_does_not_freeze_the_screen() {
         "",
     );
     let top = Top::start(&yaml, &[], (24, 80));
-    top.shows(&["no worker is running: no report in the last 10 s"])
+    top.shows(&["no worker is running, or Redis refuses writes: no report in the last 10 s"])
         .await;
     block_in_place(|| redis.pause());
     top.shows(&[
