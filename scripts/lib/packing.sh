@@ -22,6 +22,7 @@ plant() {
     install -D -m 644 "$page" "$tree/usr/share/man/man1/${page##*/}"
     gzip -9n "$tree/usr/share/man/man1/${page##*/}"
   done
+  install -D -m 644 -t "$doc" distribution/prometheus/sluicegate.rules.yaml distribution/grafana/sluicegate.json distribution/keda/scaledobject.yaml
   install -D -m 644 -t "$doc" LICENSE-MIT LICENSE-APACHE CHANGELOG.md docs/sluicegate.yaml docs/sluicegate.schema.json "$scratch/THIRD-PARTY-LICENSES"
   find "$tree" -exec touch -h -d "@$SOURCE_DATE_EPOCH" {} +
 }
