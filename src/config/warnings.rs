@@ -9,6 +9,7 @@ use super::sections::http::Http;
 use super::sections::http::api_profiles::ApiProfile;
 use super::sections::http::secrets::Sign;
 use super::sections::results::ResultsTo;
+use rules::answers::{AnswerRule, Conditions, StatusPattern};
 use rules::job::TenantField;
 use rules::limit::{Algorithm, LargeLog, Limit, Limits, Unit};
 use rules::policy::{EntryLimits, LimitsSource, Policy};
@@ -28,6 +29,9 @@ impl Config {
         idle_plans(policy, &mut found);
         open_admin(&self.admin, &mut found);
         let (http, forward) = (&self.dispatch.http, self.dispatch.forward.as_ref());
+        if let Some(http) = http {
+            idle_rules(&http.answers.rules().rules, &mut found);
+        }
         let is_unsigned = |http: &Http| http.sign == Sign::None && http.sign_secrets.is_some();
         let keeps_keys = |to: &Forward| to.exchange.is_empty() && to.routing_key.is_none();
         let without_reports = forward.filter(|forward| !forward.done);
@@ -240,6 +244,32 @@ fn idle_tenants(policy: &Policy, found: &mut Vec<String>) {
                 "{} never applies: {first} comes first and matches the same tenants",
                 LimitsSource::Tenant(pattern)
             ));
+        }
+    }
+}
+
+/// Adds rules on answers that never apply, or not to one of their statuses, because an earlier rule
+/// matches all of these answers.
+fn idle_rules(rules: &[AnswerRule], found: &mut Vec<String>) {
+    const KEY: &str = "dispatch.http.answers";
+    for (at, AnswerRule { when, .. }) in rules.iter().enumerate() {
+        let of_status = |status: &StatusPattern| Conditions {
+            status: vec![*status],
+            ..when.clone()
+        };
+        let parts: Vec<Conditions> = match when.status.as_slice() {
+            [] => vec![when.clone()],
+            statuses => statuses.iter().map(of_status).collect(),
+        };
+        for part in parts {
+            let mut before = rules[..at].iter().enumerate();
+            if let Some((first, rule)) = before.find(|(_, rule)| rule.when.covers(&part)) {
+                found.push(format!(
+                    "{KEY}[{at}] never applies to {part}: {KEY}[{first}] ({}) comes first and \
+                    matches the same answers; move it behind, or remove one",
+                    rule.when
+                ));
+            }
         }
     }
 }

@@ -79,6 +79,39 @@ impl ValueTest {
         values.any(|value| self.passes(&value))
     }
 
+    /// Returns true if each value that passes `other` passes this condition, too.
+    fn covers(&self, other: &Self) -> bool {
+        let lower = |text: &str| text.to_lowercase();
+        match (self, other) {
+            (Self::Present(true), other) => *other != Self::Present(false),
+            (Self::AtMost(most), Self::AtMost(other)) => other <= most,
+            (Self::AtLeast(least), Self::AtLeast(other)) => other >= least,
+            (Self::Contains(part), Self::Contains(other) | Self::StartsWith(other)) => {
+                lower(other).contains(&lower(part))
+            }
+            (Self::StartsWith(start), Self::StartsWith(other)) => {
+                lower(other).starts_with(&lower(start))
+            }
+            (Self::Present(_), _) => self == other,
+            (_, Self::OneOf(all)) => all.iter().all(|value| self.covers_value(value)),
+            (one, other) => one == other,
+        }
+    }
+
+    /// Returns true if each text that is `value` passes. A number has several texts.
+    fn covers_value(&self, value: &ExpectedValue) -> bool {
+        match (self, value) {
+            (Self::OneOf(all), ExpectedValue::Text(text)) => (all.iter())
+                .any(|one| matches!(one, ExpectedValue::Text(one) if has_case(one, text))),
+            (Self::OneOf(all), value) => all.contains(value),
+            (Self::Contains(_) | Self::StartsWith(_), ExpectedValue::Text(_))
+            | (Self::AtMost(_) | Self::AtLeast(_), ExpectedValue::Number(_)) => {
+                self.passes(&value.to_string())
+            }
+            _ => false,
+        }
+    }
+
     fn passes(&self, value: &str) -> bool {
         let lower = || value.to_lowercase();
         match self {
@@ -121,6 +154,15 @@ pub struct Conditions {
 }
 
 impl Conditions {
+    /// Returns true if these conditions match each answer that `other` matches.
+    pub fn covers(&self, other: &Self) -> bool {
+        let (own, others) = (&self.status, &other.status);
+        let has_status = |status: &StatusPattern| own.iter().any(|pattern| pattern.covers(*status));
+        (own.is_empty() || (!others.is_empty() && others.iter().all(has_status)))
+            && cover(&self.headers, &other.headers)
+            && cover(&self.body, &other.body)
+    }
+
     /// Returns true if status and headers of an answer match.
     pub(super) fn match_head(&self, status: u16, headers: &HeaderMap) -> bool {
         let matches = |pattern: &StatusPattern| pattern.matches(status);
@@ -140,6 +182,14 @@ impl Conditions {
                 json.is_some_and(|json| test.holds(present(test, &place.values(json)).into_iter()))
             })
     }
+}
+
+/// Returns true if the tests `own` hold wherever `others` do.
+fn cover<P: PartialEq>(own: &[(P, ValueTest)], others: &[(P, ValueTest)]) -> bool {
+    own.iter().all(|(place, test)| {
+        let mut others = others.iter();
+        others.any(|(other_place, other)| other_place == place && test.covers(other))
+    })
 }
 
 /// Returns the texts of `values`. Objects and arrays count if `test` asks for presence.
@@ -169,5 +219,83 @@ impl fmt::Display for Conditions {
             true => Ok(()),
             false => write!(f, " if {}", all.join(" and ")),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::ExpectedValue::{Number, Text};
+    use super::ValueTest::{AtLeast, AtMost, Contains, OneOf, Present, StartsWith};
+    use super::*;
+
+    fn one_of(texts: &[&str]) -> ValueTest {
+        OneOf(texts.iter().map(|text| Text((*text).to_owned())).collect())
+    }
+
+    fn number(number: i64) -> ValueTest {
+        OneOf(vec![Number(number)])
+    }
+
+    #[test]
+    fn conditions_cover_stricter_ones() {
+        let contains = |text: &str| Contains(text.to_owned());
+        let starts = |text: &str| StartsWith(text.to_owned());
+        let of_header = |test: &ValueTest| Conditions {
+            headers: vec![("x".to_owned(), test.clone())],
+            ..Conditions::default()
+        };
+        let of_body = |test: &ValueTest| Conditions {
+            body: BodyPointer::parse("/x")
+                .map(|place| (place, test.clone()))
+                .into_iter()
+                .collect(),
+            ..Conditions::default()
+        };
+        for (wide, strict) in [
+            (AtMost(3), AtMost(0)),
+            (AtMost(3), number(0)),
+            (AtLeast(3), AtLeast(4)),
+            (AtLeast(3), number(3)),
+            (contains("limit"), contains("Rate limited")),
+            (contains("limit"), starts("limited")),
+            (contains("limit"), one_of(&["LIMIT"])),
+            (starts("Rate"), starts("rate limit")),
+            (one_of(&["a", "b"]), one_of(&["B"])),
+            (Present(true), one_of(&["a"])),
+            (Present(true), AtMost(0)),
+        ] {
+            for of in [&of_header as &dyn Fn(&ValueTest) -> Conditions, &of_body] {
+                let (wide, strict) = (of(&wide), of(&strict));
+                assert!(
+                    wide.covers(&strict) && wide.covers(&wide),
+                    "{wide} {strict}"
+                );
+                assert!(Conditions::default().covers(&strict), "{strict}");
+                assert!(!strict.covers(&wide), "{strict} {wide}");
+                assert!(!strict.covers(&Conditions::default()), "{strict}");
+            }
+        }
+        for (one, other) in [(one_of(&["1"]), number(1)), (starts("5"), number(50))] {
+            assert!(!of_header(&one).covers(&of_header(&other)), "{one} {other}");
+        }
+        let [is, is_not] = [true, false].map(|present| of_header(&Present(present)));
+        assert!(!is.covers(&is_not) && !is_not.covers(&is));
+        assert!(!is_not.covers(&of_header(&number(1))) && is_not.covers(&is_not));
+    }
+
+    #[test]
+    fn a_class_covers_its_statuses() {
+        let of = |statuses: &[&str]| Conditions {
+            status: statuses
+                .iter()
+                .filter_map(|text| StatusPattern::parse(text))
+                .collect(),
+            ..Conditions::default()
+        };
+        assert!(of(&["4xx", "500"]).covers(&of(&["429", "500", "4xx"])));
+        assert!(of(&[]).covers(&of(&["429"])));
+        assert!(!of(&["429"]).covers(&of(&["4xx"])));
+        assert!(!of(&["4xx"]).covers(&of(&["429", "500"])));
+        assert!(!of(&["4xx"]).covers(&of(&[])));
     }
 }

@@ -64,6 +64,11 @@ impl StatusPattern {
             Self::Class(class) => class == status / 100,
         }
     }
+
+    /// Returns true if all statuses of `other` are among these.
+    pub(super) fn covers(self, other: Self) -> bool {
+        self == other || matches!(other, Self::One(status) if self.matches(status))
+    }
 }
 
 impl fmt::Display for StatusPattern {

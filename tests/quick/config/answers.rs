@@ -207,6 +207,53 @@ fn all_mistakes_in_rules_are_reported_with_their_lines() {
 }
 
 #[test]
+fn rules_that_an_earlier_rule_hides_have_warnings() {
+    let warnings = |rules: &str| {
+        let yaml = format!("dispatch: {{http: {{url: 'https://h/', answers: [{rules}]}}}}");
+        let config = Config::parse("c.yaml", &yaml, std::iter::empty()).expect("valid");
+        config.warnings()
+    };
+    for (rules, expected) in [
+        (
+            "{when: {status: 4xx}, means: reject}, {when: {status: 429}, means: throttle}",
+            ["answers[1] never applies to 429: dispatch.http.answers[0] (4xx)"].as_slice(),
+        ),
+        (
+            "{when: {status: 4xx}, means: reject}, {when: {status: [429, 500, 404]}, means: retry}",
+            &[
+                "answers[1] never applies to 429: dispatch.http.answers[0] (4xx)",
+                "answers[1] never applies to 404: dispatch.http.answers[0] (4xx)",
+            ],
+        ),
+        (
+            "{when: {body: {/code: {present: true}}}, means: reject}, {when: {status: 200}, means: \
+            done}, {when: {status: 429, body: {/code: busy}}, means: throttle}",
+            &[
+                "answers[2] never applies to 429 if body /code is busy: dispatch.http.answers[0] \
+                (an answer if body /code is present)",
+            ],
+        ),
+    ] {
+        let expected: Vec<String> = (expected.iter())
+            .map(|part| {
+                format!(
+                    "dispatch.http.{part} comes first and matches the same answers; move it \
+                    behind, or remove one"
+                )
+            })
+            .collect();
+        assert_eq!(warnings(rules), expected, "{rules}");
+    }
+    assert_eq!(
+        warnings(
+            "{when: {status: 429}, means: throttle}, {when: {status: 403, headers: {x: 1}}, means: \
+            retry}, {when: {status: 4xx}, means: reject}, {when: {headers: {x: 1}}, means: done}"
+        ),
+        [""; 0]
+    );
+}
+
+#[test]
 fn a_profile_is_chosen_by_its_name() {
     let with = |keys: &str| {
         let yaml = format!("dispatch: {{http: {{url: 'https://h/', {keys}}}}}");
