@@ -254,6 +254,31 @@ fn rules_that_an_earlier_rule_hides_have_warnings() {
 }
 
 #[test]
+fn costs_and_waits_have_their_own_forms() {
+    for (keys, expected) in [
+        (
+            "cost: {body: /x}",
+            "c.yaml:1:38: dispatch.http.cost: is a mapping; it must be a list of places, such as \
+            [{body: /extensions/cost}, {header: x-request-cost}]",
+        ),
+        (
+            "cost: [/x]",
+            "c.yaml:1:45: dispatch.http.cost[0]: is \"/x\"; it must be a place, such as {body: \
+            /extensions/cost} or {header: x-request-cost}",
+        ),
+        (
+            "answers: [{when: {status: 429}, means: throttle, wait: {header: a}}]",
+            "c.yaml:1:87: dispatch.http.answers[0].wait: is a mapping; it must be a list of \
+            sources, such as [{header: retry-after}, {time: 60s}]",
+        ),
+    ] {
+        let yaml = format!("dispatch: {{http: {{url: 'https://h/', {keys}}}}}");
+        let errors = Config::parse("c.yaml", &yaml, std::iter::empty()).expect_err(keys);
+        assert_eq!(errors.to_string(), expected);
+    }
+}
+
+#[test]
 fn a_profile_is_chosen_by_its_name() {
     let with = |keys: &str| {
         let yaml = format!("dispatch: {{http: {{url: 'https://h/', {keys}}}}}");

@@ -35,6 +35,9 @@ const CONDITIONS: &str = "conditions, such as {status: 403, headers: {retry-afte
     true}}}";
 const TEST: &str = "a text or a number, or one condition, such as {at-most: 0}";
 const SOURCE: &str = "a source, such as {header: retry-after} or {body: /retry_after}";
+const WAITS: &str = "sources, such as [{header: retry-after}, {time: 60s}]";
+const COST: &str = "places, such as [{body: /extensions/cost}, {header: x-request-cost}]";
+const COST_ITEM: &str = "a place, such as {body: /extensions/cost} or {header: x-request-cost}";
 const POINTER: &str = "a JSON pointer such as /errors/*/code, with up to 16 parts";
 
 /// Names of the conditions on a value.
@@ -197,7 +200,7 @@ impl AnswersReader<'_> {
 
     /// Reads a list of rules.
     pub(crate) fn rules(&mut self, node: &Node<'_>) -> Option<Vec<AnswerRule>> {
-        let items = self.items(node, MAX_RULES, RULE)?;
+        let items = self.items(node, MAX_RULES, "rules")?;
         self.each(items, Self::rule)
     }
 
@@ -322,7 +325,7 @@ impl AnswersReader<'_> {
     }
 
     fn waits(&mut self, node: &Node<'_>) -> Option<Vec<WaitSource>> {
-        let items = self.items(node, MAX_PARTS, SOURCE)?;
+        let items = self.items(node, MAX_PARTS, WAITS)?;
         self.each(items, Self::wait)
     }
 
@@ -381,12 +384,12 @@ impl AnswersReader<'_> {
 
     /// Reads the sources of a call's cost.
     pub(crate) fn cost(&mut self, node: &Node<'_>) -> Option<Vec<ValueSource>> {
-        let items = self.items(node, MAX_PARTS, SOURCE)?;
+        let items = self.items(node, MAX_PARTS, COST)?;
         self.each(items, |reader, item| {
-            let fields = reader.fields(item, &["header", "body"], SOURCE)?;
+            let fields = reader.fields(item, &["header", "body"], COST_ITEM)?;
             match fields.as_slice() {
                 [_] => reader.source(&fields),
-                _ => reader.wrong(item, format_args!("must be {SOURCE}")),
+                _ => reader.wrong(item, format_args!("must be {COST_ITEM}")),
             }
         })
     }
