@@ -97,7 +97,7 @@ fn invalid_headers_are_named_without_their_values() {
         ("headers: {cookie: a, hunter2}", "header 2 has no value"),
         (
             "headers: {content-encoding: gzip}",
-            "\"content-encoding\" is set by Sluicegate itself",
+            "\"content-encoding\" comes from the property content_encoding of each message; remove it here",
         ),
         (
             "headers: {Host: hunter2}",

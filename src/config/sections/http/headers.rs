@@ -188,6 +188,12 @@ fn add(
     if matches!(field.raw, Raw::Null) {
         return Err(format!("header {number} has no value"));
     }
+    if [CONTENT_TYPE, CONTENT_ENCODING].contains(&name) {
+        let property = name.as_str().replace('-', "_");
+        return Err(format!(
+            "{called} comes from the property {property} of each message; remove it here"
+        ));
+    }
     if OWN_HEADERS.contains(&name.as_str()) || name.as_str().starts_with("content-") {
         return Err(format!("{called} is set by Sluicegate itself"));
     }
