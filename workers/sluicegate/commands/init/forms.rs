@@ -9,9 +9,9 @@ use rules::calendar::{Calendar, Zone};
 use rules::limit::{Algorithm, DEFAULT_LIMIT, Limit};
 
 /// The hint for a limit that can't be parsed.
-const FORMS: &str = "write it like API documentation: 100/min, 10 per second, 5 rps, 10,000 per \
-                     day, 40 per 10s, 90M TPM, 2/s burst 40, 5 at once, 500 per month, or 500 per \
-                     day, resets at midnight Pacific; separate several with commas";
+const FORMS: &str = "write it like API documentation: 100/min, 10 per second, 5 rps, 0.5/s, 10,000 \
+                     per day, 40 per 10s, 90M TPM, 2/s burst 40, 5 at once, 500 per month, or 500 \
+                     per day, resets at midnight Pacific; separate several with commas";
 /// Suffixes of numbers.
 const SUFFIXES: [(&str, u64); 5] = [
     ("k", 1_000),
@@ -34,6 +34,46 @@ const WINDOWS: [(&str, u64); 12] = [
     ("m", 60),
     ("h", 3600),
     ("d", 86_400),
+];
+
+/// Words before a number that do not change the limit.
+const AT_MOST: [&str; 4] = ["up to ", "at most ", "max ", "maximum "];
+/// Words that precede a window.
+const PER: [&str; 7] = ["per", "every", "each", "within", "in", "a", "an"];
+/// Owners of a limit, each of which is a tenant. Tenants may share others, such as an IP address.
+const OWNERS: [&str; 4] = ["user", "account", "tenant", "customer"];
+/// Minimum window for one call, in milliseconds.
+const MIN_APART_MS: u64 = 100;
+/// Nouns for calls.
+const CALLS: [&str; 12] = [
+    "",
+    "calls",
+    "call",
+    "requests",
+    "request",
+    "reqs",
+    "req",
+    "r",
+    "queries",
+    "query",
+    "connections",
+    "connection",
+];
+/// Nouns for units of cost.
+const UNITS: [&str; 7] = [
+    "tokens", "token", "units", "unit", "points", "point", "credits",
+];
+/// Words for calls in flight.
+const AT_ONCE: [&str; 9] = [
+    "at once",
+    "concurrent",
+    "concurrently",
+    "simultaneous",
+    "simultaneously",
+    "in flight",
+    "parallel",
+    "in parallel",
+    "at a time",
 ];
 
 /// A limit as the API documents it.
@@ -60,7 +100,7 @@ pub enum Form {
 /// The limit that can't be parsed, and the possible formats.
 pub fn parse_all(text: &str) -> Result<Vec<Form>, String> {
     let text = without_commas_in_numbers(text).to_lowercase();
-    let parts = text.replace(" and ", ",");
+    let parts = text.replace(" and ", ",").replace(", burst", " burst");
     let mut forms: Vec<Form> = Vec::new();
     for part in parts.split([',', ';']).map(str::trim) {
         let known = match (part.strip_prefix("resets "), forms.last_mut()) {
@@ -99,57 +139,48 @@ fn without_commas_in_numbers(text: &str) -> String {
 }
 
 fn parse(text: &str) -> Option<Form> {
+    let prefix = AT_MOST.iter().find_map(|words| text.strip_prefix(words));
+    let text = prefix.unwrap_or(text);
     let (text, burst) = match text.split_once("burst") {
         Some((rest, burst)) => {
-            let burst = burst.trim_start_matches([' ', ':', '=']).trim();
-            (rest.trim(), Some(burst.parse().ok()?))
+            let burst = burst.trim_start_matches([' ', ':', '=']);
+            let burst = burst.strip_prefix("of ").unwrap_or(burst);
+            let burst = burst.trim_end_matches([' ', ')']).parse().ok()?;
+            let rest = rest.trim_end_matches([' ', '(']);
+            let with = [" with a", " with"]
+                .iter()
+                .find_map(|with| rest.strip_suffix(with));
+            (with.unwrap_or(rest), Some(burst))
         }
         None => (text, None),
     };
-    let digits = text
-        .find(|c: char| !c.is_ascii_digit())
-        .unwrap_or(text.len());
-    let (max, rest) = text.split_at(digits);
-    let max: u64 = max.parse().ok()?;
-    let mut rest = rest.trim();
-    let mut max = Some(max).filter(|max| *max > 0)?;
-    let suffix = SUFFIXES
-        .iter()
-        .find_map(|(suffix, times)| Some((rest.strip_prefix(suffix)?.strip_prefix(' ')?, times)));
-    if let Some((after, times)) = suffix {
-        (max, rest) = (max.checked_mul(*times)?, after.trim());
+    let (amount, mut rest) = Amount::parse(text)?;
+    for owner in OWNERS {
+        rest = rest.replace(&format!(" per {owner}"), "");
+        rest = rest.replace(&format!("/{owner}"), "");
     }
-    if matches!(
-        rest,
-        "at once" | "concurrent" | "in flight" | "parallel" | "at a time"
-    ) {
+    let words = rest.split(' ').filter(|word| !CALLS.contains(word));
+    let how: Vec<&str> = words.collect();
+    if AT_ONCE.contains(&how.join(" ").as_str()) {
+        let max = amount.whole()?;
         return burst.is_none().then_some(Form::AtOnce { max });
     }
-    let (what, window) = match rest {
-        "rps" | "qps" | "tps" => ("", "s"),
-        "rpm" | "qpm" => ("", "m"),
-        "tpm" => ("tokens", "m"),
-        "rpd" => ("", "d"),
-        rest => rest
-            .split_once('/')
-            .or_else(|| rest.split_once("per "))
-            .or_else(|| rest.split_once("every "))?,
-    };
-    let of_cost = match what.trim() {
-        "" | "calls" | "call" | "requests" | "request" | "req" | "r" => false,
-        "tokens" | "token" | "units" | "unit" | "points" | "point" | "credits" => true,
+    let (what, window) = what_and_window(&rest)?;
+    let what = what.strip_prefix("api ").unwrap_or(&what);
+    let of_cost = match what {
+        what if CALLS.contains(&what) => false,
+        what if UNITS.contains(&what) => true,
         _ => return None,
     };
-    let window = window.trim();
     // A day may be any 24 hours; a month has no length.
-    let period = match window {
-        "month" => Some(window),
+    let period = match window.as_str() {
+        "month" => Some("month"),
         window => window.strip_prefix("calendar "),
     };
     let calendar = period.and_then(|period| Calendar::parse(period, Zone::UTC, None));
-    let window_ms = match calendar {
-        Some(calendar) => calendar.nominal_ms(),
-        None => window_ms(window)?,
+    let (max, window_ms) = match calendar {
+        Some(calendar) => (amount.whole()?, calendar.nominal_ms()),
+        None => amount.per(window_ms(&window)?, burst.is_some())?,
     };
     Some(Form::Window {
         max,
@@ -160,11 +191,89 @@ fn parse(text: &str) -> Option<Form> {
     })
 }
 
+/// Splits the text after an amount into its unit and its window.
+fn what_and_window(rest: &str) -> Option<(String, String)> {
+    let short = match rest {
+        "rps" | "qps" | "tps" => Some(("", "s")),
+        "rpm" | "qpm" => Some(("", "m")),
+        "tpm" => Some(("tokens", "m")),
+        "rph" => Some(("", "h")),
+        "rpd" => Some(("", "d")),
+        "tpd" => Some(("tokens", "d")),
+        _ => rest.split_once('/'),
+    };
+    if let Some((what, window)) = short {
+        return Some((what.trim().to_owned(), window.trim().to_owned()));
+    }
+    let rest = rest
+        .replace("hourly", "per hour")
+        .replace("daily", "per day");
+    let words: Vec<&str> = rest.split_whitespace().collect();
+    let (what, window) = words.split_at(words.iter().position(|word| PER.contains(word))?);
+    let window = window.iter().copied().skip_while(|word| PER.contains(word));
+    let window: Vec<&str> = window.collect();
+    Some((what.join(" "), window.join(" ")))
+}
+
+/// A decimal number: `of / parts`.
+struct Amount {
+    of: u64,
+    parts: u64,
+}
+
+impl Amount {
+    /// Parses the number above 0 at the start of `text`, and returns the rest.
+    fn parse(text: &str) -> Option<(Self, String)> {
+        let is_part = |c: char| c.is_ascii_digit() || c == '.';
+        let (number, rest) = text.split_at(text.find(|c| !is_part(c)).unwrap_or(text.len()));
+        let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
+        // 1.000 is a thousand in some languages.
+        if fraction == "000" {
+            return None;
+        }
+        let digits = u32::try_from(fraction.len()).ok()?;
+        let mut of: u64 = format!("{whole}{fraction}").parse().ok()?;
+        let mut parts = 10_u64.checked_pow(digits)?;
+        let mut rest = rest.trim();
+        let suffix = SUFFIXES.iter().find_map(|(suffix, times)| {
+            Some((rest.strip_prefix(suffix)?.strip_prefix(' ')?, times))
+        });
+        if let Some((after, times)) = suffix {
+            (of, rest) = (of.checked_mul(*times)?, after.trim());
+        }
+        let (mut common, mut remainder) = (of, parts);
+        while remainder > 0 {
+            (common, remainder) = (remainder, common % remainder);
+        }
+        (of, parts) = (of / common, parts / common);
+        (of > 0).then(|| (Self { of, parts }, rest.to_owned()))
+    }
+
+    fn whole(&self) -> Option<u64> {
+        (self.parts == 1).then_some(self.of)
+    }
+
+    /// Returns this amount in each `window_ms` as a whole number in a window: 2.5 per second is 1
+    /// per 400 ms. A longer window would allow more than this amount in `window_ms`, except for a
+    /// limit `with_burst`, which is even.
+    fn per(&self, window_ms: u64, with_burst: bool) -> Option<(u64, u64)> {
+        let longer_ms = window_ms.checked_mul(self.parts)?;
+        Some(match longer_ms.div_ceil(self.of) {
+            _ if self.parts == 1 => (self.of, window_ms),
+            _ if with_burst && self.of > self.parts => (self.of, longer_ms),
+            apart_ms if apart_ms >= MIN_APART_MS => (1, apart_ms),
+            _ => (self.of / self.parts, window_ms),
+        })
+    }
+}
+
 fn window_ms(text: &str) -> Option<u64> {
     let digits = text
         .find(|c: char| !c.is_ascii_digit())
         .unwrap_or(text.len());
     let (times, unit) = text.split_at(digits);
+    let unit = unit.trim_start_matches('-');
+    let unit = unit.strip_suffix(" window").unwrap_or(unit);
     let times: u64 = match times {
         "" => 1,
         times => times.parse().ok()?,
@@ -346,9 +455,41 @@ mod tests {
         }
     }
 
+    fn bucket(max: u64, window_ms: u64, burst: u64) -> Form {
+        Form::Window {
+            max,
+            window_ms,
+            of_cost: false,
+            burst: Some(burst),
+            calendar: None,
+        }
+    }
+
     #[test]
     fn limits_are_read_in_common_api_notations() {
         for (text, max, ms) in [
+            ("0.5/s", 1, 2000),
+            ("0.5 requests per second", 1, 2000),
+            ("2.5/s", 1, 400),
+            ("33.333/s", 33, 1000),
+            ("0.4/s", 1, 2500),
+            ("0.0167/s", 1, 59_881),
+            ("1.5k requests per minute", 1500, 60_000),
+            ("100 per minute", 100, 60_000),
+            ("1 request every 2 seconds", 1, 2000),
+            ("5,000 requests per hour per user", 5000, 3_600_000),
+            ("100 requests per user per 100 seconds", 100, 100_000),
+            ("60/user/min", 60, 60_000),
+            ("100 requests per 10 seconds per account", 100, 10_000),
+            ("900 requests per 15-minute window", 900, 900_000),
+            ("up to 180 API requests in a 15 minute window", 180, 900_000),
+            ("100 calls within 1 minute", 100, 60_000),
+            ("3 requests a second", 3, 1000),
+            ("1000/day", 1000, 86_400_000),
+            ("1,000 requests daily", 1000, 86_400_000),
+            ("60 rpm", 60, 60_000),
+            ("10 qps", 10, 1000),
+            ("10 rps", 10, 1000),
             ("100/min", 100, 60_000),
             ("100 / minute", 100, 60_000),
             ("10 per second", 10, 1000),
@@ -373,20 +514,37 @@ mod tests {
             burst: None,
             calendar: None,
         };
-        let bucket = Form::Window {
-            max: 2,
-            window_ms: 1000,
-            of_cost: false,
-            burst: Some(40),
-            calendar: None,
-        };
         let expected = vec![
             window(10_000, 86_400_000),
             tokens,
             Form::AtOnce { max: 5 },
-            bucket,
+            bucket(2, 1000, 40),
         ];
         assert_eq!(several, Ok(expected));
+    }
+
+    #[test]
+    fn calls_at_once_and_bursts_are_read() {
+        for text in [
+            "10 concurrent",
+            "10 simultaneous connections",
+            "10 concurrent requests per user",
+            "up to 10 requests at a time",
+        ] {
+            assert_eq!(
+                parse_all(text),
+                Ok(vec![Form::AtOnce { max: 10 }]),
+                "{text}"
+            );
+        }
+        for text in [
+            "0.0167/s burst 20",
+            "0.0167 requests per second, burst of 20",
+            "0.0167 requests per second with a burst of 20",
+            "0.0167 requests/second (burst: 20)",
+        ] {
+            assert_eq!(parse_all(text), Ok(vec![bucket(1, 59_881, 20)]), "{text}");
+        }
     }
 
     #[test]
@@ -430,6 +588,13 @@ mod tests {
             "10 cats per s",
             "99999999999999999999/s",
             "5 at once burst 3",
+            "0.5 at once",
+            "0.5 per month",
+            "0.0/s",
+            "1.2.3/s",
+            "10 per second per method",
+            "10 per second per IP address",
+            "1.000 per hour",
             "10/s,",
             "2/s burst",
             "10/min, resets at midnight",
@@ -443,5 +608,9 @@ mod tests {
                 "{why}"
             );
         }
+        let (_, examples) = FORMS.split_once(": ").expect("examples");
+        let (examples, _) = examples.split_once("; ").expect("an end");
+        let parsed = parse_all(&examples.replace(", or ", ", ")).map(|forms| forms.len());
+        assert_eq!(parsed, Ok(11));
     }
 }
