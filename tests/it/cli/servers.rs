@@ -88,7 +88,8 @@ async fn publish_puts_confirmed_jobs_into_the_queue() {
     assert_eq!(done.out, format!("confirmed 1 job in {queue}: o-7\n"));
     assert_eq!(done.err, "");
 
-    let done = sluicegate(&yaml, &["publish", "--tenant", "b", "--json"]).exited(0);
+    let xml = ["publish", "--tenant", "b", "--content-type", "text/xml"];
+    let done = sluicegate(&yaml, &[&xml[..], &["--json"]].concat()).exited(0);
     let made_up = done.json()["id"].as_str().map(str::to_owned);
 
     let client = client(&yaml).await;
@@ -102,12 +103,9 @@ async fn publish_puts_confirmed_jobs_into_the_queue() {
     assert_eq!(first.header("x-path"), Field::Text("/a=b"));
     assert_eq!(first.header("x-of-mine"), Field::Text("7"));
     assert_eq!(first.body, body);
-    let properties = &first.properties;
-    assert_eq!(*properties.delivery_mode(), Some(2));
-    assert_eq!(
-        properties.content_type().as_ref().map(|t| t.as_str()),
-        Some("application/json")
-    );
+    assert_eq!(*first.properties.delivery_mode(), Some(2));
+    assert_eq!(first.content_type(), Some("application/json"));
+    assert_eq!(second.content_type(), Some("text/xml"));
     assert_eq!(second.id(), made_up.as_deref());
     assert_eq!(second.body, "");
 }

@@ -33,6 +33,8 @@ pub struct JobLine {
     /// A string is sent as it is, any other value as JSON.
     #[serde(default)]
     pub body: Value,
+    /// The content type of the body. Inferred from the body if missing.
+    pub content_type: Option<String>,
     /// The units of the limit that it uses.
     pub cost: Option<u64>,
     /// Its tenant's plan.
@@ -45,7 +47,8 @@ pub struct JobLine {
 
 /// Returns the body for the argument `BODY`: text, which may be JSON.
 pub fn body_of(text: &str) -> (Bytes, &'static str) {
-    let structured = text.starts_with(['{', '[']) && serde_json::from_str::<Value>(text).is_ok();
+    let begin = text.trim_ascii_start();
+    let structured = begin.starts_with(['{', '[']) && serde_json::from_str::<Value>(text).is_ok();
     let kind = if structured { JSON } else { TEXT };
     (Bytes::copy_from_slice(text.as_bytes()), kind)
 }
@@ -87,7 +90,7 @@ impl<'a> JobMaker<'a> {
         let (body, kind) = match line.body.take() {
             // A missing body and `null` are empty.
             Value::Null => (Bytes::new(), TEXT),
-            Value::String(text) => (Bytes::from(text), TEXT),
+            Value::String(text) => body_of(&text),
             value => (Bytes::from(value.to_string()), JSON),
         };
         self.make(line, body, kind)
@@ -105,6 +108,11 @@ impl<'a> JobMaker<'a> {
                 "the id has {} bytes; it must have 1 to 255",
                 id.len()
             ));
+        }
+        let kind = line.content_type.as_deref().unwrap_or(kind);
+        let fits = (1..=255).contains(&kind.len()) && kind.trim() == kind;
+        if !fits || hyper::header::HeaderValue::from_str(kind).is_err() {
+            return Err("the content type must be one of HTTP, such as text/xml".to_owned());
         }
         let mut headers = headers::checked(&line.headers, &self.taken())?;
         match (&self.config.job.tenant, line.tenant) {
@@ -198,6 +206,17 @@ mod tests {
             (r#"{"tenant":"a"}"#, "", TEXT),
             (r#"{"tenant":"a","body":null}"#, "", TEXT),
             (r#"{"tenant":"a","body":"x \"y\""}"#, "x \"y\"", TEXT),
+            (r#"{"tenant":"a","body":" {\"b\":1}"}"#, r#" {"b":1}"#, JSON),
+            (
+                r#"{"tenant":"a","body":"a=b","content_type":"application/x-www-form-urlencoded"}"#,
+                "a=b",
+                "application/x-www-form-urlencoded",
+            ),
+            (
+                r#"{"tenant":"a","body":{},"content_type":"a/b"}"#,
+                "{}",
+                "a/b",
+            ),
             (r#"{"tenant":"a","body":{"b":[1]}}"#, r#"{"b":[1]}"#, JSON),
             (
                 r#"{"tenant":"a","body":12345678901234567890}"#,
@@ -263,6 +282,14 @@ mod tests {
             (r#"{"tenant":"a","cost":-1}"#, "is not a job such as"),
             (long.as_str(), "the id has 256 bytes"),
             (r#"{"tenant":"a","id":""}"#, "the id has 0 bytes"),
+            (
+                r#"{"tenant":"a","content_type":""}"#,
+                "the content type must",
+            ),
+            (
+                r#"{"tenant":"a","content_type":"a\nb"}"#,
+                "the content type must",
+            ),
         ] {
             let error = make("", line).expect_err(line);
             assert!(error.contains(why), "{line}: {error}");

@@ -35,9 +35,10 @@ const PAUSE: Duration = Duration::from_millis(20);
 /// Publishes one job from the arguments, or one job per line of a file or of standard input:
 /// {"tenant":"a","id":"1","body":…,"cost":1,"plan":"pro","headers":{"x-endpoint":"/v1"}}. Only the
 /// tenant is required. A string body is sent unchanged, any other body as JSON. Tenant, id, plan
-/// and headers are strings or whole numbers. Invalid lines are reported with their number; the
-/// other lines are published, and the exit status is 1. Ctrl-C or SIGTERM ends the input. Missing
-/// queues are created, as by `run`.
+/// and headers are strings or whole numbers. The content type is application/json for a JSON object
+/// or list and text/plain for other text, unless content_type names another. Invalid lines are
+/// reported with their number; the other lines are published, and the exit status is 1. Ctrl-C or
+/// SIGTERM ends the input. Missing queues are created, as by `run`.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   sluicegate publish --tenant acme '{\"order\": 7}'
@@ -45,6 +46,7 @@ const PAUSE: Duration = Duration::from_millis(20);
   sluicegate publish --tenant acme --wait 30s '{\"order\": 7}'
   sluicegate publish --tenant acme --delay 10m '{\"order\": 7}'
   sluicegate publish --tenant acme --header x-endpoint=/v1/orders '{\"order\": 7}'
+  sluicegate publish --tenant acme --content-type application/x-www-form-urlencoded 'order=7'
   sluicegate publish --file jobs.jsonl
   generate-jobs | sluicegate publish --json")]
 pub struct PublishArgs {
@@ -63,6 +65,10 @@ pub struct PublishArgs {
     /// Header of the job (repeatable)
     #[arg(long = "header", value_name = "NAME=VALUE", value_parser = headers::pair)]
     headers: Vec<(String, String)>,
+    /// Content type of the body [default: application/json for a JSON object or list, otherwise
+    /// text/plain]
+    #[arg(long, value_name = "TYPE")]
+    content_type: Option<String>,
     #[command(flatten)]
     later: StartOptions,
     /// Body of the job [default: empty]
@@ -76,7 +82,7 @@ pub struct PublishArgs {
     #[arg(long, value_name = "TIME", value_parser = wait)]
     wait: Option<Duration>,
     /// File with one JSON job per line (`-`: standard input)
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["tenant", "id", "cost", "plan", "headers", "body", "wait", "delay", "not_before"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["tenant", "id", "cost", "plan", "headers", "content_type", "body", "wait", "delay", "not_before"])]
     file: Option<PathBuf>,
     /// Print the confirmed jobs as JSON
     #[arg(long)]
@@ -126,6 +132,7 @@ impl PublishArgs {
             || self.later.is_some()
             || self.cost.is_some()
             || self.plan.is_some()
+            || self.content_type.is_some()
             || !self.headers.is_empty()
     }
 }
@@ -180,6 +187,7 @@ fn single_job(
         cost: args.cost,
         plan: args.plan,
         headers: given,
+        content_type: args.content_type,
         ..JobLine::default()
     };
     (maker.make(line, body, kind)).map_err(|why| Failure::Usage(format!("the job: {why}")))
