@@ -15,7 +15,7 @@ use self::letters::{FailedSearch, LetterInQueue};
 use super::NotDone;
 use super::answer::{Schema, answers};
 use super::hold::held;
-use super::inspect::{around, not_before};
+use super::inspect::{around, counts_cost, not_before};
 use super::job::{JobRef, JobState};
 use super::recovery::Recovery;
 use super::text::plain;
@@ -55,6 +55,9 @@ answers! {
         pub place: Option<u64>,
         /// Units that wait in all.
         pub waiting: Option<u64>,
+        /// Whether these units are units of cost, because jobs may cost more than 1; otherwise they
+        /// are jobs.
+        pub counts_cost: bool,
         pub waits_for: Vec<WaitCause>,
         pub starts_at_ms: Option<u64>,
         pub starts_in_ms: Option<u64>,
@@ -124,6 +127,8 @@ pub async fn explain(
     };
     explained.waits_for = causes((&job, &seen, waits), &limits, &turn, &beside);
     explained.fill_in((&job, &seen, waits), (&schedule, turn), &beside);
+    let rows: Vec<_> = limits.iter().zip(&found.limits).collect();
+    explained.counts_cost = counts_cost(&rows, &found);
     Ok(explained)
 }
 
@@ -269,6 +274,7 @@ impl JobExplanation {
             now_ms: seen.map_or(0, |seen| seen.at_ms),
             place: None,
             waiting: None,
+            counts_cost: false,
             waits_for: Vec::new(),
             starts_at_ms: None,
             starts_in_ms: None,
@@ -388,7 +394,15 @@ impl JobExplanation {
             );
         }
         if let Some((place, waiting)) = self.place.zip(self.waiting) {
-            line("place", format!("{place} of {waiting} in the waitlist"));
+            let units = if self.counts_cost {
+                " units of cost"
+            } else {
+                ""
+            };
+            line(
+                "place",
+                format!("{place} of {waiting}{units} in the waitlist"),
+            );
         }
         let starts = match self.starts_in_ms {
             Some(0) => "now".to_owned(),

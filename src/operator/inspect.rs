@@ -14,7 +14,8 @@ use std::collections::BTreeMap;
 use std::ops::Deref;
 
 pub use self::description::UsedLimit;
-use self::description::{counts_cost, describe, used};
+pub(super) use self::description::counts_cost;
+use self::description::{describe, used};
 use self::forecast::Forecast;
 pub use self::forecast::WhatIfAnswer;
 use self::levels::Levels;

@@ -119,6 +119,11 @@ sure      exact: as computed by the gate, if the limits do not change and the jo
         (explanation.place, explanation.waiting),
         (Some(4), Some(12))
     );
+    let of_cost = JobExplanation {
+        counts_cost: true,
+        ..explanation.clone()
+    };
+    assert!((of_cost.describe()).contains("place     4 of 12 units of cost in the waitlist\n"));
     assert_eq!(explanation.starts_in_ms, Some(4_000));
     // A limit was raised after the job was given its turn.
     let earlier = explained(&seen, 1_000, (0, Steering::default()));

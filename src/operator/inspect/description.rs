@@ -18,7 +18,7 @@ use crate::times::{at, when};
 
 /// Returns true if the waitlist should be shown in units of cost. It counts a job's cost if a limit
 /// does, and 1 otherwise. The two are the same unless a waiting job costs more than 1.
-pub(super) fn counts_cost(rows: &[LimitUsage<'_>], found: &Inspection) -> bool {
+pub(crate) fn counts_cost(rows: &[LimitUsage<'_>], found: &Inspection) -> bool {
     found.widest > 1 && rows.iter().any(|(limit, _)| limit.unit() == Unit::Cost)
 }
 

@@ -1,6 +1,7 @@
 //! The cause for which a new job would wait, as a keyword and as a sentence.
 
 use gate::Inspection;
+use rules::limit::Unit;
 
 use super::LimitUsage;
 use super::description::amount;
@@ -17,9 +18,9 @@ pub(super) enum WaitReason<'a> {
     Suspension,
     Waitlist,
     Limit(&'a str, u64),
-    /// Its own waitlist is empty, but other waitlists have this many units waiting for the shared
-    /// limit named here. Its turn comes after the given number of milliseconds.
-    Others(&'a str, u64, u64),
+    /// Its own waitlist is empty, but other waitlists have this amount waiting for the shared limit
+    /// named here. Its turn comes after the given number of milliseconds.
+    Others(&'a str, String, u64),
     Nothing,
     /// Redis shows nothing to wait for, but no worker has confirmed that Redis has all usage. The
     /// text says why.
@@ -51,7 +52,9 @@ impl<'a> WaitReason<'a> {
             _ => match rows.iter().max_by_key(|(_, usage)| usage.waiting) {
                 // If there is quota for the others, too, the job is admitted at once.
                 Some((limit, usage)) if usage.waiting > 0 && found.turn_ms > 0 => {
-                    Self::Others(limit.name(), usage.waiting, found.turn_ms)
+                    let of_cost = limit.unit() == Unit::Cost && usage.widest > 1;
+                    let waiting = amount(usage.waiting, of_cost);
+                    Self::Others(limit.name(), waiting, found.turn_ms)
                 }
                 _ => match recovery {
                     Recovery::NoWorker => Self::Unconfirmed("a worker has checked Redis"),
@@ -106,7 +109,7 @@ impl<'a> WaitReason<'a> {
                 );
             }
             Self::Others(name, waiting, turn_ms) => format!(
-                "other jobs share the limit {name}, with {waiting} units waiting: a new job takes \
+                "other jobs share the limit {name}, with {waiting} waiting: a new job takes \
                 turns with them and is admitted {}",
                 when(found.now_ms, *turn_ms)
             ),

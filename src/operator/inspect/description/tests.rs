@@ -213,7 +213,7 @@ fn other_tenants_waiting_for_a_shared_limit_are_counted() {
         "{text}"
     );
     assert!(
-        text.contains("why       other jobs share the limit default, with 9 units waiting"),
+        text.contains("why       other jobs share the limit default, with 9 units of cost waiting"),
         "{text}"
     );
     let until = "takes turns with them and is admitted in 2.0s (Tue, 14 Nov 2023 22:13:22 GMT)\n";
