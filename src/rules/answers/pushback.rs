@@ -5,9 +5,9 @@
 //! 1. `Retry-After`: seconds or a date (RFC 9110);
 //! 2. `RateLimit`, if nothing remains: a list of policies with `r` and `t`
 //!    (draft-ietf-httpapi-ratelimit-headers-08 to -11), or the dictionary of -07;
-//! 3. `RateLimit-Reset` (-06 and before), `X-RateLimit-Reset`, `X-Rate-Limit-Reset` and the like:
-//!    seconds, seconds of the epoch, milliseconds of the epoch, or a date; distinguished by their
-//!    size.
+//! 3. `RateLimit-Reset` (-06 and before), `X-RateLimit-Reset`, `X-RateLimit-Reset-After`,
+//!    `X-Rate-Limit-Reset` and the like: seconds, seconds of the epoch, milliseconds of the epoch,
+//!    or a date; distinguished by their size.
 //!
 //! A rule with `wait` names other sources, which count instead (`source.rs`).
 //!
@@ -229,8 +229,8 @@ impl LimitHeaders {
         found
     }
 
-    /// Reads `RateLimit-Reset`, `X-RateLimit-Reset`, `X-Rate-Limit-Reset-Minute`, …, and their
-    /// `Limit` and `Remaining`.
+    /// Reads `RateLimit-Reset`, `X-RateLimit-Reset`, `X-RateLimit-Reset-After`,
+    /// `X-Rate-Limit-Reset-Minute`, …, and their `Limit` and `Remaining`.
     fn read_counter(&mut self, name: &str, value: &[u8]) {
         let name = name.strip_prefix("x-").unwrap_or(name);
         let Some(field) = name
@@ -240,6 +240,7 @@ impl LimitHeaders {
             return;
         };
         let (suffix, counter) = if let Some(suffix) = field.strip_prefix("reset") {
+            let suffix = suffix.strip_prefix("-after").unwrap_or(suffix);
             (suffix, when(value).map(CounterHeader::Reset))
         } else if let Some(suffix) = field.strip_prefix("remaining") {
             (suffix, number_ms(value).map(CounterHeader::RemainingMs))

@@ -57,6 +57,8 @@ fn no_remaining_quota_closes_for_any_status() {
         ];
         assert_eq!(closes(status, &window), Some(3_600), "{status}");
     }
+    assert_eq!(closes(429, &[("X-RateLimit-Reset-After", "7")]), Some(7));
+    assert_eq!(closes(200, &[("X-RateLimit-Reset-After", "7")]), None);
     // Retry-After takes precedence, but alone it means something else, such as when to ask for the
     // result of a 202.
     let both = [("Retry-After", "5"), ("RateLimit", r#""a";r=0;t=30"#)];
@@ -95,7 +97,9 @@ fn rounded_resets_may_end_sooner() {
             2_000,
             1_000,
         ),
+        (vec![zero, ("X-RateLimit-Reset-After", "3")], 3_000, 1_000),
         // Milliseconds.
+        (vec![zero, ("X-RateLimit-Reset-After", "3.25")], 3_250, 0),
         (vec![zero, ("X-RateLimit-Reset", "3.5")], 3_500, 0),
         (
             vec![zero, ("X-RateLimit-Reset", "1780315203123")],
