@@ -268,7 +268,9 @@ section! {
         let own_keys = sign_secrets.as_ref()?.as_ref();
         let own_keys = own_keys.is_some_and(|keys| keys.expose() == OF_TENANTS);
         let mut of_headers = headers.of_jobs.iter().map(|(_, value)| value);
+        let of_key = idempotency_key.is_some_and(|text| text.contains(OF_TENANTS));
         let uses = [
+            (of_key, &IDEMPOTENCY_KEY.key),
             (target.as_ref()?.as_ref().is_some_and(Template::has_secret), &URL.key),
             (of_headers.any(Template::has_secret), &HEADERS.key),
             (own_keys && sign != Some(Sign::None), &SIGN_SECRETS.key),

@@ -300,6 +300,11 @@ fn secrets_are_read_where_needed_and_calls_are_signed() {
             with a file for each tenant, or dispatch.http.default-secret-file",
         ),
         (
+            ", idempotency-key: '{secret:tenant}'".to_owned(),
+            "idempotency-key: {secret:tenant} has no value: set dispatch.http.secrets-folder to a \
+            folder with a file for each tenant, or dispatch.http.default-secret-file",
+        ),
+        (
             format!(", secrets-folder: '{path}'"),
             "secrets-folder: has no effect: use {secret:tenant} in dispatch.http.url, headers, \
             sign-secrets or oauth2.client-secret, or remove this key",
