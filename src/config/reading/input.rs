@@ -146,6 +146,11 @@ impl ConfigInput {
         }
     }
 
+    /// Returns true if a problem of the value at `at` is reported already.
+    pub(crate) fn has_problem(&self, at: &Origin) -> bool {
+        self.problems.iter().any(|problem| problem.origin() == at)
+    }
+
     /// Returns true if neither `key` nor the key of its file is set.
     pub(crate) fn lacks(&self, key: &ConfigKey) -> bool {
         let file = key.file.and_then(|file| self.entry(&file.key));

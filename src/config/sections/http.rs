@@ -291,11 +291,12 @@ section! {
 
 impl ConfigInput {
     /// Reports a key of `dispatch.http` that has no effect because the key `dispatch_kind`
-    /// dispatches the jobs.
+    /// dispatches the jobs. Skips keys with a problem.
     pub(super) fn no_calls_beside(&mut self, dispatch_kind: &str) -> Option<()> {
         // Looks up the same entry as `wrong`: the first that sets a key.
         let mut set = self.layers.iter().flatten();
-        let set = set.find(|entry| entry.path.starts_with("dispatch.http."));
+        let set = set
+            .find(|entry| entry.path.starts_with("dispatch.http.") && !self.has_problem(&entry.at));
         let Some(KeyEntry { path, at, .. }) = set else {
             return Some(());
         };

@@ -1,7 +1,7 @@
 //! The keys `ca-file`, `cert-file` and `key-file` of a server: reads them, and reports files that
 //! can't be used.
 
-use crate::reading::{ConfigInput, Setting};
+use crate::reading::{ConfigInput, KeyEntry, Setting};
 use crate::values::tls::{Identity, Tls};
 
 /// The keys of one server: `ca-file`, `cert-file` and `key-file`.
@@ -47,8 +47,11 @@ impl ConfigInput {
     }
 
     /// Reports certificates for a server without TLS, since the user believes that TLS is used.
+    /// Skips keys with a problem.
     pub(super) fn tls_unused(&mut self, keys: TlsKeys, begin: &str) -> Option<()> {
-        let unused = keys.into_iter().find(|key| self.entry(&key.key).is_some());
+        let is_sound = |entry: &KeyEntry| !self.has_problem(&entry.at);
+        let mut keys = keys.into_iter();
+        let unused = keys.find(|key| self.entry(&key.key).is_some_and(is_sound));
         match unused {
             None => Some(()),
             Some(key) => {

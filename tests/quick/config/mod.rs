@@ -724,6 +724,8 @@ fn files_of_certificates_are_checked_for_each_server() {
             parse(&config.to_string()).map(|again| again.to_string()),
             Ok(config.to_string())
         );
+        let twice = load(plain, "ca-file: no.pem").expect_err("no file");
+        assert_eq!(twice.problems().len(), 1, "{twice}");
         let shown = format!("{config:#?}{:?}", used.read());
         assert!(!shown.contains(&middle), "{shown}");
 

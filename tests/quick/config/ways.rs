@@ -118,6 +118,11 @@ fn one_dispatch_kind_is_allowed_and_unusable_programs_are_refused() {
         let errors = parse(dispatch).expect_err(dispatch);
         assert!(errors.contains(expected), "{dispatch}: {errors}");
     }
+    let twice = parse("{exec: {command: [cat]}, http: {timeout: 99h}}").expect_err("too long");
+    assert!(
+        twice.ends_with("is \"99h\"; it must be from 1ms to 25m"),
+        "{twice}"
+    );
     let long = format!("{{forward: {{exchange: {}}}}}", "e".repeat(256));
     assert!(parse(&long).expect_err("long").contains("has 256 bytes"));
 }
