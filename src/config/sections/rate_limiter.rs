@@ -26,6 +26,8 @@ section! {
     /// `rate-limiter`
     #[derive(Debug, Clone, PartialEq)]
     pub struct RateLimiter {
+        /// Limits of all tenants and plans.
+        pub policy: Policy = ConfigInput::policy,
         /// `rate-limiter.max-throttle`: maximum time for which an answer of the API can throttle a
         /// tenant.
         pub max_throttle: Duration = MAX_THROTTLE,
@@ -34,8 +36,6 @@ section! {
         pub guard_budget: f64 = GUARD_BUDGET,
         /// `rate-limiter.throttle-scope`: whether an answer throttles its tenant or all tenants.
         pub throttle_scope: ThrottleScope = THROTTLE_SCOPE,
-        /// Limits of all tenants and plans.
-        pub policy: Policy = ConfigInput::policy,
     }
     |input| {
         let words = learning_conflict(policy.as_ref()?, throttle_scope?);

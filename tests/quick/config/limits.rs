@@ -735,6 +735,19 @@ fn all_mistakes_of_the_limits_are_reported_at_once() {
 }
 
 #[test]
+fn a_missing_name_comes_before_other_mistakes_at_its_place() {
+    check_errors(
+        "  limits:\n    - max-requests: 0\n    - {name: a}",
+        &[
+            "c.yaml:3:7: rate-limiter.limits[0]: has no name; each of several limits needs its \
+            own name",
+            "c.yaml:3:7: rate-limiter.limits[0].max-requests: is 0; it must be a whole number \
+            from 1 to 1000000000000",
+        ],
+    );
+}
+
+#[test]
 fn keys_without_effect_have_warnings() {
     check_warnings(
         "  limits: [{name: a, max-requests: 1000, window-size: 1}, {name: b, max-requests: 10, window-size: 1}]",

@@ -340,6 +340,8 @@ rate-limiter:
 ";
     let vars = [
         ("SLUICEGATE_AMQP__PREFETCH", "0"),
+        ("SLUICEGATE_RATE_LIMITER__MAX_THROTTLE", "0"),
+        ("SLUICEGATE_RATE_LIMITER__SCOPE", "x"),
         ("SLUICEGATE_X", "1"),
         ("SLUICEGATE_Y\nc.yaml:1:1: fine", "1"),
         ("SLUICEGATE_Z:amqp://u:secret@h", "1"),
@@ -355,6 +357,8 @@ rate-limiter:
         "environment variable SLUICEGATE_Y…: sets no key;",
         "environment variable SLUICEGATE_Z…: sets no key;",
         "environment variable SLUICEGATE_AMQP__PREFETCH: amqp.prefetch: is \"0\";",
+        "environment variable SLUICEGATE_RATE_LIMITER__SCOPE: rate-limiter.scope: is \"x\", ",
+        "environment variable SLUICEGATE_RATE_LIMITER__MAX_THROTTLE: rate-limiter.max-throttle: is",
     ];
     assert_eq!(errors.problems().len(), starts.len(), "{text}");
     for (line, start) in text.lines().zip(starts) {

@@ -258,9 +258,6 @@ impl LimitsReader<'_> {
         let (mut names, mut layers) = (Vec::new(), Vec::new());
         for item in &items {
             let is_mapping = matches!(item.raw, Raw::Map(_));
-            let mut layer = self.layer(item, &["name", MAX_CONCURRENT]);
-            layer.broken |= !is_mapping;
-            layers.push(layer);
             names.push(match is_mapping {
                 true => self.name(item, items.len() == 1, &names),
                 false => self.wrong(
@@ -268,6 +265,9 @@ impl LimitsReader<'_> {
                     wrong(item.raw, format_args!("a limit, {LIST_EXAMPLE}")),
                 ),
             });
+            let mut layer = self.layer(item, &["name", MAX_CONCURRENT]);
+            layer.broken |= !is_mapping;
+            layers.push(layer);
         }
         // If one limit counts cost, the default unit of the others is calls. The default of the
         // common limits also applies to the limits of plans and tenants that replace them.
