@@ -4,9 +4,11 @@
 use std::env;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use broker::amqp::target_exists;
-use config::{ApiProfile, Config, Forward, Http, ResultsTo};
+use config::{ApiProfile, Config, Forward, Http, ResultsTo, show_duration};
+use rules::answers::{AnswerRule, Consequence, WaitSource};
 
 use super::findings::{Findings, Severity};
 
@@ -38,7 +40,7 @@ pub(super) fn offline(config: &Config, findings: &mut Findings) {
         let text = format!("jobs go to {}; {until}", target(forward));
         findings.add(Severity::Ok, CONFIG, text);
     } else if let Some(http) = &dispatch.http {
-        answers(http, findings);
+        answers(http, config.rate_limiter.max_throttle, findings);
     } else {
         findings.add(
             Severity::Warn,
@@ -50,9 +52,19 @@ pub(super) fn offline(config: &Config, findings: &mut Findings) {
 }
 
 /// Lists the rules on answers in words, in the order in which they are tried.
-fn answers(http: &Http, findings: &mut Findings) {
+fn answers(http: &Http, max_throttle: Duration, findings: &mut Findings) {
     let mut add = |text: String| findings.add(Severity::Ok, ANSWERS, text);
+    let in_force = |rule: &AnswerRule| {
+        let is_cut =
+            |wait: &WaitSource| matches!(wait, WaitSource::Time(time) if *time > max_throttle);
+        let max = show_duration(max_throttle);
+        match rule.means != Consequence::Retry && rule.wait.iter().any(is_cut) {
+            true => format!("{rule}; rate-limiter.max-throttle cuts the time to {max}"),
+            false => rule.to_string(),
+        }
+    };
     for (number, rule) in http.answers.rules().rules.iter().enumerate() {
+        let rule = in_force(rule);
         add(format!("dispatch.http.answers[{number}]: {rule}"));
     }
     let Some(api) = http.api else {
@@ -65,7 +77,7 @@ fn answers(http: &Http, findings: &mut Findings) {
         "{api} is in force: {title}, read on {checked} from {sources}"
     ));
     for rule in &profile.rules.rules {
-        add(format!("{api}: {rule}"));
+        add(format!("{api}: {}", in_force(rule)));
     }
     let cost: Vec<String> = profile.rules.cost.iter().map(ToString::to_string).collect();
     if !cost.is_empty() {
@@ -149,6 +161,38 @@ fn can_be_run(path: &Path) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn findings(limiter: &str, http: &str) -> String {
+        let yaml = format!(
+            "{{rate-limiter: {{{limiter}}}, dispatch: {{http: {{url: 'https://h/', {http}}}}}}}"
+        );
+        let config = Config::parse("c.yaml", &yaml, std::iter::empty()).expect("valid");
+        let mut findings = Findings::default();
+        offline(&config, &mut findings);
+        serde_json::to_string(&findings.0).expect("JSON")
+    }
+
+    #[test]
+    fn the_cap_of_a_throttle_is_named() {
+        let rule = |means: &str| {
+            format!("answers: [{{when: {{status: 451}}, means: {means}, wait: [{{time: 30s}}]}}]")
+        };
+        let salesforce = "api: salesforce".to_owned();
+        for (limiter, http, cut) in [
+            ("max-throttle: 8s", rule("throttle"), Some("8s")),
+            ("max-throttle: 8s", rule("done"), Some("8s")),
+            ("max-throttle: 8s", rule("retry"), None),
+            ("max-throttle: 30s", rule("throttle"), None),
+            ("max-throttle: 1m", salesforce.clone(), Some("1m")),
+            ("", salesforce, None),
+        ] {
+            let text = findings(limiter, &http);
+            let words = "; rate-limiter.max-throttle cuts the time to ";
+            assert_eq!(text.contains(words), cut.is_some(), "{text}");
+            let cut = cut.map(|max| format!("{words}{max}\"")).unwrap_or_default();
+            assert!(text.contains(&cut), "{text}");
+        }
+    }
 
     #[test]
     fn a_program_is_searched_like_the_system_does() {
