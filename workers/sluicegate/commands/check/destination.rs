@@ -41,6 +41,7 @@ pub(super) fn offline(config: &Config, findings: &mut Findings) {
         findings.add(Severity::Ok, CONFIG, text);
     } else if let Some(http) = &dispatch.http {
         answers(http, config.rate_limiter.max_throttle, findings);
+        secrets(http, findings);
     } else {
         findings.add(
             Severity::Warn,
@@ -85,6 +86,23 @@ fn answers(http: &Http, max_throttle: Duration, findings: &mut Findings) {
             "{api}: what a call cost is in {}",
             cost.join(", or ")
         ));
+    }
+}
+
+/// Warns if all tenants have the default secret, as if the folder was not mounted.
+fn secrets(http: &Http, findings: &mut Findings) {
+    let files = http.secrets.as_ref();
+    let Some(folder) = files.and_then(|files| files.default.as_ref().and(files.folder.as_ref()))
+    else {
+        return;
+    };
+    if folder.read_dir().is_ok_and(|mut all| all.next().is_none()) {
+        let text = format!(
+            "dispatch.http.secrets-folder: {} is empty, so the calls of all tenants carry the \
+            secret of default-secret-file",
+            folder.display()
+        );
+        findings.add(Severity::Warn, CONFIG, text);
     }
 }
 
@@ -192,6 +210,20 @@ mod tests {
             let cut = cut.map(|max| format!("{words}{max}\"")).unwrap_or_default();
             assert!(text.contains(&cut), "{text}");
         }
+    }
+
+    #[test]
+    fn a_folder_without_secrets_beside_a_default_has_a_warning() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        let (path, default) = (folder.path().display(), file.path().display());
+        let own = format!("headers: {{a: '{{secret:tenant}}'}}, secrets-folder: '{path}'");
+        let both = format!("{own}, default-secret-file: '{default}'");
+        let words = "is empty, so the calls of all tenants carry the secret of default-secret-file";
+        assert!(findings("", &both).contains(words));
+        assert!(!findings("", &own).contains(words));
+        std::fs::write(folder.path().join("acme"), "key").expect("written");
+        assert!(!findings("", &both).contains(words));
     }
 
     #[test]
