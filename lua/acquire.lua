@@ -1,8 +1,7 @@
 -- acquire: decides for jobs of one tenant, in order, as if they arrived one by one. The
 -- specification is Scopes::ask in src/rules/gate/model/scopes.rs and src/rules/gate/model/call.rs.
--- Files that must come before it: clock.lua, formats.lua, waitlist.lua, limits.lua, fair_queue.lua
--- and shared_partitions.lua if a limit is shared, shadows.lua if there are shadows, and the
--- algorithms.
+-- Files that must come before it: clock.lua, waitlist.lua, limits.lua, fair_queue.lua and
+-- shared_partitions.lua if a limit is shared, shadows.lua if there are shadows, and the algorithms.
 --
 -- KEYS[1]  the waitlist (HASH)
 -- KEYS[2…] the keys of the limits: two for all sliding windows of a partition together (see

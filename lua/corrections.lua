@@ -13,7 +13,8 @@
 -- an entry is the sum of a few fields, all with numbers above its own. Fields below the oldest
 -- entry's are never read again, and are deleted bit by bit. A number is not reused while the log
 -- has a corrected entry; otherwise everything is forgotten before numbering restarts.
-local SUM_FORMAT, MOVED_FORMAT = '>i8i6', '>I6I6'
+local SUM_FORMAT = '>i8i6'
+local MOVED_FORMAT = '>I6I6'
 
 -- Returns how many numbers the field of `number` sums up, from `number` on. That is at least
 -- `step`, a divisor of `number`.

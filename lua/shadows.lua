@@ -18,7 +18,8 @@
 -- Constants that no Lua file sets come from src/gate/scripts.rs, which takes their values from the
 -- specification's constants.
 local BESIDE = 128
-local TRIAL_FORMAT, TRIAL_BYTES = '>I6I6I6I6I6I6I6', 42
+local TRIAL_FORMAT = '>I6I6I6I6I6I6I6'
+local TRIAL_BYTES = 42
 local FIRST_TRIAL, BESIDES = struct.unpack('>I8I1', table.remove(ARGV))
 
 -- Loads the trial of the n-th shadow (from 1) at `now`.

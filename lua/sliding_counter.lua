@@ -1,7 +1,8 @@
 -- sliding-counter-algo: a STRING of three packed numbers: the index of a window, aligned to the
 -- Unix epoch, its count, and the count of the window before. The specification is
 -- src/rules/algorithms/counter.rs.
-local COUNTER_FORMAT, COUNTER_BYTES = '>I6I8I8', 22
+local COUNTER_FORMAT = '>I6I8I8'
+local COUNTER_BYTES = 22
 
 -- Returns the counts in the window `index` and the one before, if no job starts until then.
 local function counter_at(limit, index)

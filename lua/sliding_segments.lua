@@ -2,8 +2,10 @@
 -- were moved to an earlier one since the clock was stepped back, or 0; then pairs, the oldest
 -- first: the index of a segment of limit.margin milliseconds, and the units started in it. The
 -- specification is src/rules/algorithms/segments.rs.
-local PULLED_FORMAT, PULLED_BYTES = '>I6', 6
-local SEGMENT_FORMAT, SEGMENT_BYTES = '>I6I8', 14
+local PULLED_FORMAT = '>I6'
+local PULLED_BYTES = 6
+local SEGMENT_FORMAT = '>I6I8'
+local SEGMENT_BYTES = 14
 
 -- Returns when units started in a segment no longer count.
 local function segment_over(limit, index)
