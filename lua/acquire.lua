@@ -12,10 +12,11 @@
 -- ARGV     the limits, described in limits.lua; then
 -- ARGV[2]  the budget: the maximum number of jobs that may start
 -- ARGV[3]  the name of the permits: job n gets this name and ":n"
--- ARGV[4]  the packed jobs, or '' to ask only for the clock. Each has its ticket, as generation and
---          number (0 and 0: a new job; 0 and 1: it had its turn but did not use its permit, so it
---          is the first of the waitlist), and its cost. If there are shadows, AGAIN is added to the
---          cost of a job that has started before without using its permit
+-- ARGV[4]  the number of jobs, if all are new ones that cost 1; else the packed jobs, each with its
+--          ticket, as generation and number (0 and 0: a new job; 0 and 1: it had its turn but did
+--          not use its permit, so it is the first of the waitlist), and its cost. If there are
+--          shadows, AGAIN is added to the cost of a job that has started before without using its
+--          permit
 --
 -- Reply: that of shortcut.lua if all jobs start; else integers.
 -- [1]  1: decided; 2: decided, and calls of the tenant have failed in a row, so a call that
@@ -37,7 +38,8 @@
 
 local now, stamp = read_clock()
 local waitlist = waitlist_load(KEYS[1], now)
-local jobs = #ARGV[4] / JOB_BYTES
+local new_jobs = #ARGV[4] < JOB_BYTES and tonumber(ARGV[4])
+local jobs = new_jobs or #ARGV[4] / JOB_BYTES
 local limits = limits_load(waitlist, now, stamp, jobs, true)
 if not limits then
   return { 0, now }
@@ -175,7 +177,10 @@ end
 
 -- Returns the six elements of the reply for job `n`, counted from 0.
 local function decide(n)
-  local generation, ticket, cost = struct.unpack(JOB_FORMAT, ARGV[4], n * JOB_BYTES + 1)
+  local generation, ticket, cost = 0, 0, 1
+  if not new_jobs then
+    generation, ticket, cost = struct.unpack(JOB_FORMAT, ARGV[4], n * JOB_BYTES + 1)
+  end
   limits.job = n
   if SHADOWS then
     limits.again = cost >= AGAIN or generation == 0 and ticket == 1

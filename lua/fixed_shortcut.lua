@@ -5,8 +5,8 @@ local function shortcut(now, _, jobs, window)
   -- The constructor sizes the table for one limit.
   local found, limits = { 0, 0, 0, 0 }, 0
   while at <= #text do
-    local max, span, margin, key, index, _
-    max, span, margin, _, _, _, _, _, key, index, _, _, _, _, at = struct.unpack(LIMIT_FORMAT, text, at)
+    local size, _, max, span, margin, key, index = struct.unpack(LIMIT_START_FORMAT, text, at)
+    at = at + size
     local ahead, start, order = fixed_find(now, span, index, window)
     if ahead ~= 0 and ahead ~= 1 or order ~= 0 then
       return nil

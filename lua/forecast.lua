@@ -107,7 +107,7 @@ end
 local reply = { 1, now }
 local text, behind = ARGV[1], 1
 for _ = 1, tonumber(ARGV[2]) do
-  behind = select(15, struct.unpack(LIMIT_FORMAT, text, behind))
+  behind = behind + (struct.unpack(LIMIT_FORMAT, text, behind))
 end
 
 ARGV[1] = string.sub(text, 1, behind - 1)

@@ -2,7 +2,9 @@
 -- in waitlist.lua, limits.lua, acquire.lua and sliding_window.lua. Numbers are big-endian, texts
 -- end with a zero byte.
 local WAITLIST_FORMAT = '>I6I7I7I6I6I7I6I6I6I7'
-local LIMIT_FORMAT = '>I8I8I8I8I4I8I8I1I8I8I1sss'
+local LIMIT_FORMAT = '>I2I1I8I8I8I8I8I8I4I8I8I1sss'
+-- What the shortcuts need of a limit, which is the beginning of it.
+local LIMIT_START_FORMAT = '>I2I1I8I8I8I8I8'
 local JOB_FORMAT = '>I8I8I8'
 local JOB_BYTES = 24
 local SPANS_FORMAT = '>I6I6I6'

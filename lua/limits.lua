@@ -2,16 +2,16 @@
 --
 -- Every script that knows limits has these before its own arguments:
 -- ARGV[1]  the packed limits: as text, with nine arguments each, they would take six times as long.
---          Each has: max, the units in a window; the span in milliseconds, which is the window,
---          plus the guard if the algorithm counts over both; its margin in milliseconds (fixed
---          window: the guard; segments: the length of one; counter and buckets: the lateness that
---          they forgive); the window in milliseconds; for buckets: the extra distance between two
---          starts, beyond window / max, in microseconds; the burst in units; the minimum that
---          learning may lower it to, NEVER if it does not learn; the unit: 1 for calls, 0 for
---          cost, 3 and 2 for those of a shadow; the index in KEYS of its first key; the index of
---          the fixed window that this key belongs to, 0 for other algorithms; its partition: 0 for
---          the waitlist's, n for the n-th shared one; its name; its algorithm; for windows of a
---          calendar these, all in milliseconds, as text, else '':
+--          Each has: its bytes here; the unit: 1 for calls, 0 for cost, 3 and 2 for those of a
+--          shadow; max, the units in a window; the span in milliseconds, which is the window, plus
+--          the guard if the algorithm counts over both; its margin in milliseconds (fixed window:
+--          the guard; segments: the length of one; counter and buckets: the lateness that they
+--          forgive); the index in KEYS of its first key; the index of the fixed window that this
+--          key belongs to, 0 for other algorithms; the window in milliseconds; for buckets: the
+--          extra distance between two starts, beyond window / max, in microseconds; the burst in
+--          units; the minimum that learning may lower it to, NEVER if it does not learn; its
+--          partition: 0 for the waitlist's, n for the n-th shared one; its name; its algorithm;
+--          for windows of a calendar these, all in milliseconds, as text, else '':
 --          - mean: a window's mean length
 --          - slack: how far n consecutive windows together may fall short of n means
 --          - start of the current window
@@ -136,8 +136,8 @@ local function limits_load(waitlist, now, stamp, jobs, writing)
   }
   local text, at = ARGV[1], 1
   while at <= #text do
-    local max, span, margin, window, apart, burst, floor, unit, key, index, partition, name, algorithm, windows
-    max, span, margin, window, apart, burst, floor, unit, key, index, partition, name, algorithm, windows, at =
+    local unit, max, span, margin, key, index, window, apart, burst, floor, partition, name, algorithm, windows, _
+    _, unit, max, span, margin, key, index, window, apart, burst, floor, partition, name, algorithm, windows, at =
       struct.unpack(LIMIT_FORMAT, text, at)
     local limit = {
       algorithm = ALGORITHMS[algorithm],

@@ -14,13 +14,11 @@
 -- and returns nil:
 -- shortcut(now, stamp, jobs, window)  returns the number of the first job; `window` is the
 -- waitlist's
-local FRESH = '\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\1'
 local STARTED_FORMAT = '>I6I6'
 
 do
-  local asked = ARGV[4]
-  local jobs = #asked / JOB_BYTES
-  if jobs > 0 and jobs <= tonumber(ARGV[2]) and (asked == FRESH or asked == string.rep(FRESH, jobs)) then
+  local jobs = #ARGV[4] < JOB_BYTES and tonumber(ARGV[4]) or 0
+  if jobs > 0 and jobs <= tonumber(ARGV[2]) then
     local now, stamp = read_clock()
     local f, closed, _, now_serving, last_issued, _, seen, _, _, window = waitlist_read(KEYS[1])
     if not f[5] and not f[6] and closed <= now and now_serving == last_issued and seen == 0 then

@@ -22,10 +22,10 @@ local function shortcut(now, stamp, jobs)
       return nil
     end
   end
-  local text, at, _ = ARGV[1], 1, nil
+  local text, at = ARGV[1], 1
   while at <= #text do
-    local max, own, unit
-    max, own, _, _, _, _, _, unit, _, _, _, _, _, _, at = struct.unpack(LIMIT_FORMAT, text, at)
+    local size, unit, max, own = struct.unpack(LIMIT_START_FORMAT, text, at)
+    at = at + size
     if own > span or not log_fits(max, unit == 1 and calls or units, jobs) then
       return nil
     end

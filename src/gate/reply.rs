@@ -31,16 +31,18 @@ pub const LIMIT_BYTES: usize = 104;
 pub fn limits_argument(limits: &[Limit], layout: &Layout, keys: &CallKeys) -> Vec<u8> {
     let mut packed = Vec::with_capacity(LIMIT_BYTES * limits.len());
     for ((limit, keys), partition) in limits.iter().zip(&keys.limits).zip(&layout.partitions) {
+        let begin = packed.len();
+        packed.extend([0; 2]);
+        packed.push(u8::from(limit.unit() == Unit::Calls) + 2 * u8::from(limit.is_shadow()));
         packed.extend(limit.max().to_be_bytes());
         packed.extend(limit.span().to_be_bytes());
         packed.extend(limit.margin().to_be_bytes());
+        packed.extend((keys.first as u64).to_be_bytes());
+        packed.extend(keys.index.to_be_bytes());
         packed.extend(limit.window_ms().to_be_bytes());
         packed.extend(limit.spacing_us().to_be_bytes());
         packed.extend(limit.burst().to_be_bytes());
         packed.extend(limit.floor().unwrap_or(NEVER).to_be_bytes());
-        packed.push(u8::from(limit.unit() == Unit::Calls) + 2 * u8::from(limit.is_shadow()));
-        packed.extend((keys.first as u64).to_be_bytes());
-        packed.extend(keys.index.to_be_bytes());
         packed.push(match partition.checked_sub(1 + layout.shared.len()) {
             Some(beside) => BESIDE + byte(beside),
             None => byte(*partition),
@@ -50,6 +52,8 @@ pub fn limits_argument(limits: &[Limit], layout: &Layout, keys: &CallKeys) -> Ve
             packed.extend(text.as_bytes());
             packed.push(0);
         }
+        let size = u16::try_from(packed.len() - begin).expect("names and calendars are short");
+        packed[begin..begin + 2].copy_from_slice(&size.to_be_bytes());
     }
     packed
 }
@@ -102,11 +106,13 @@ fn byte(partition: usize) -> u8 {
     u8::try_from(partition).unwrap_or(u8::MAX)
 }
 
-/// Packs the budget, the permits' name, and each job's ticket (generation and number) and cost. If
-/// there are shadows, [`REPEATED_FLAG`] is set in the cost of a job that starts again.
+/// Packs the budget, the permits' name, and each job's ticket (generation and number) and cost, or
+/// the number of jobs if all are new and cost 1. If there are shadows, [`REPEATED_FLAG`] is set in
+/// the cost of a job that starts again.
 pub fn acquire_arguments(ask: &TenantAsk) -> Vec<Vec<u8>> {
     let has_shadows = !ask.limits.shadows().is_empty();
     let mut jobs = Vec::with_capacity(24 * ask.asks.len());
+    let mut are_new = true;
     for one in &ask.asks {
         let (generation, number) = one.ticket.map_or((0, 0), |t| (t.generation, t.number));
         let cost = match (has_shadows, one.readmitted) {
@@ -114,9 +120,13 @@ pub fn acquire_arguments(ask: &TenantAsk) -> Vec<Vec<u8>> {
             (true, false) => one.cost.min(REPEATED_FLAG - 1),
             (true, true) => one.cost.min(REPEATED_FLAG - 1) | REPEATED_FLAG,
         };
+        are_new &= (generation, number, cost) == (0, 0, 1);
         jobs.extend(generation.to_be_bytes());
         jobs.extend(number.to_be_bytes());
         jobs.extend(cost.to_be_bytes());
+    }
+    if are_new {
+        jobs = ask.asks.len().to_string().into_bytes();
     }
     let budget = ask.budget.to_string().into_bytes();
     vec![budget, ask.permits.clone().into_bytes(), jobs]

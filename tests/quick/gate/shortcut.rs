@@ -17,8 +17,8 @@ use rules::limit::{Algorithm, Limits};
 
 /// The commands of a shortcut, none of which writes.
 const READS: [&str; 3] = ["HMGET", "ZCARD", "ZRANGE"];
-/// Formats that a shortcut packs and unpacks: its reply, and the limits.
-const FORMATS: [&str; 2] = ["STARTED_FORMAT", "LIMIT_FORMAT"];
+/// Formats that a shortcut packs and unpacks: its reply, and the first fields of a limit.
+const FORMATS: [&str; 2] = ["STARTED_FORMAT", "LIMIT_START_FORMAT"];
 
 fn is_name(c: char) -> bool {
     c.is_ascii_alphanumeric() || "_.".contains(c)
