@@ -7,13 +7,15 @@ local function int(n)
 end
 
 -- Returns Redis's clock in milliseconds since the Unix epoch, rounded down (for comparisons) and up
--- (the time recorded for starts).
+-- (the time recorded for starts). It stands still during a script.
+local clock_now, clock_stamp
 local function read_clock()
-  local time = redis.call('TIME')
-  local now, rest = tonumber(time[1]) * 1000, tonumber(time[2])
-  local whole = math.floor(rest / 1000)
-  if rest > 1000 * whole then
-    return now + whole, now + whole + 1
+  if not clock_now then
+    local time = redis.call('TIME')
+    local micros = tonumber(time[2])
+    local rest = micros % 1000
+    clock_now = tonumber(time[1]) * 1000 + (micros - rest) / 1000
+    clock_stamp = rest > 0 and clock_now + 1 or clock_now
   end
-  return now + whole, now + whole
+  return clock_now, clock_stamp
 end

@@ -2,6 +2,9 @@
 -- sliding_shortcut.lua read and write entries with these functions. The specification is
 -- src/rules/algorithms/sliding.rs, of spans src/rules/algorithms/span.rs.
 
+-- The fields `spans` and `corrected` of KEYS[3], if the shortcut has read them.
+local log_known
+
 -- Compares the ends of a log with its number of entries. Returns the cost of all entries, the
 -- number and the total of the last one, the number of the first one, and the total before it; nil
 -- if the log has gaps or entries of other writers.

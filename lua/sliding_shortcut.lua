@@ -4,9 +4,9 @@
 -- Expired entries count as well: if they leave no room, acquire.lua checks more precisely.
 local function shortcut(now, stamp, jobs)
   local log = KEYS[2]
-  local noted = redis.call('HMGET', KEYS[3], 'spans', 'corrected')
-  local begin, span, before, since = log_period(noted[1], now)
-  if begin ~= since or noted[2] then
+  log_known = redis.call('HMGET', KEYS[3], 'spans', 'corrected')
+  local begin, span, before, since = log_period(log_known[1], now)
+  if begin ~= since or log_known[2] then
     return nil
   end
   local longest = math.max(span, before)
