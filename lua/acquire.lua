@@ -73,8 +73,24 @@ local function widest()
   return math.min(math.max(waitlist.widest, 1), limits.most)
 end
 
-local function has_room(units)
-  return limits_earliest(limits, now, units, 1) == now
+-- The latest result of `alone`, and its units; nil after a start.
+local alone_units, alone_at, alone_which
+
+-- Returns when one job of `units` may start without jobs ahead, and the index of the decisive limit.
+-- A decision needs it up to four times.
+local function alone(units)
+  if units ~= alone_units then
+    alone_units, alone_at, alone_which = units, limits_earliest(limits, base, units, 1)
+  end
+  return alone_at, alone_which
+end
+
+-- Returns the results of limits_turn.
+local function turn(k, units)
+  if k <= units and not SHARED then
+    return alone(k)
+  end
+  return limits_turn(limits, waitlist, base, k, units)
 end
 
 -- Returns when a job that costs more than some limit allows can start: once each limit either has
@@ -95,7 +111,7 @@ end
 
 -- Returns when the first of the waitlist may start, regardless of its cost.
 local function first()
-  return (limits_turn(limits, waitlist, base, widest(), widest()))
+  return (turn(widest(), widest()))
 end
 
 local function count(which)
@@ -112,6 +128,7 @@ local function start(ticket, cost, units, due)
     local partition = limit.partition or 0
     sequences[partition] = sequence or sequences[partition]
   end
+  alone_units = nil
   if SHADOWS then
     SHADOWS.start(limits, cost, sequences, limits.again)
   end
@@ -150,8 +167,8 @@ end
 -- at `at`, or earlier at the end of the grace period for unclaimed quota, after which the jobs
 -- ahead count as vanished.
 local function watch(at, k, units)
-  local turn, which = limits_turn(limits, waitlist, base, widest(), widest())
-  if open and turn == now then
+  local room, which = turn(widest(), widest())
+  if open and room == now then
     if waitlist.seen == 0 then
       waitlist_note(waitlist, now, waitlist.room)
     end
@@ -159,12 +176,12 @@ local function watch(at, k, units)
     if now - waitlist.room > GRACE_MS and waitlist_waiting(waitlist) > 0 then
       at = math.min(at, waitlist.seen + GRACE_MS + 1)
     end
-  elseif not open or not SHARED and count(which) > 0 or is_taken(widest()) or SHARED and has_room(widest()) then
+  elseif not open or not SHARED and count(which) > 0 or is_taken(widest()) or SHARED and alone(widest()) == now then
     -- Forgets the unclaimed quota only if jobs or other waitlists' turns have used it. (In the
     -- guard at a fixed window's end, a limit has no quota although no job started.) Without other
     -- waitlists, the jobs have usually charged the limit with the longest wait, which is checked
     -- first.
-    waitlist_note(waitlist, 0, turn)
+    waitlist_note(waitlist, 0, room)
   end
   return SHARED and open and SHARED.watch(limits, base, at, k, units) or at
 end
@@ -207,7 +224,7 @@ local function decide(n)
   local at, which, due
   if ticket then
     local k = distance(ticket, units)
-    at, which = limits_turn(limits, waitlist, base, k, units)
+    at, which = turn(k, units)
     -- No job may overtake where jobs cost several units: small jobs would take the quota that a
     -- large one waits for.
     local wide = waitlist.widest > 1 or SHARED and SHARED.wide(limits)
@@ -217,14 +234,14 @@ local function decide(n)
       due = limits_overtake(limits, waitlist, base, k, units)
     end
   else
-    due = waitlist_waiting(waitlist) == 0 and (not SHARED or limits_turn(limits, waitlist, base, units, units) <= now)
+    due = waitlist_waiting(waitlist) == 0 and (not SHARED or turn(units, units) <= now)
   end
 
   local fits, last = now, 1
   if limits.cost and cost > units then
     fits, last = whole(cost)
   end
-  if open and (due or stale) and fits == now and has_room(units) then
+  if open and (due or stale) and fits == now and alone(units) == now then
     if budget == 0 then
       full = true
       return 2, 0, 0, 0, 0, 0
@@ -236,7 +253,7 @@ local function decide(n)
 
   if not ticket then
     ticket = waitlist_issue(waitlist, now, units)
-    at, which = limits_turn(limits, waitlist, base, distance(ticket, units), units)
+    at, which = turn(distance(ticket, units), units)
   end
   at = watch(at, distance(ticket, units), units)
   if fits > at then
@@ -259,7 +276,7 @@ end
 local ends = now
 local waiting = waitlist_waiting(waitlist)
 if waiting > 0 and (waitlist.changed or SHARED) then
-  ends = limits_turn(limits, waitlist, base, waiting, 1)
+  ends = turn(waiting, 1)
 end
 for i = 1, #limits do
   local limit = limits[i]
