@@ -135,7 +135,7 @@ local function start(ticket, cost, units, due)
   if not due then
     waitlist_reset(waitlist, now)
   elseif ticket then
-    waitlist_claim(waitlist, ticket, units, limits_reach(limits))
+    waitlist_claim(waitlist, ticket, units, limits_reach, limits)
   end
   if SHARED then
     SHARED.start(limits, units)

@@ -57,7 +57,8 @@ local function read_own(log, rank)
   if log.scores[rank] then
     return
   end
-  local last = math.min(rank + log.chunk, log.entries) - 1
+  local chunk = math.max(2, math.min(log.chunk, CHUNK))
+  local last = math.min(rank + chunk, log.entries) - 1
   local entries = redis.call('ZRANGE', log.key, int(log.gone + rank), int(log.gone + last), 'WITHSCORES')
   for i = 1, #entries, 2 do
     local _, total = log_parse(entries[i])
@@ -83,9 +84,10 @@ end
 local function note_span(key, spans, span, now)
   local begin, longest, before, since = log_period(spans, now)
   if begin ~= since or span > longest then
-    longest = math.max(longest, span)
-    redis.call('HSET', key, 'spans', struct.pack(SPANS_FORMAT, begin, longest, before))
-    redis.call('PEXPIREAT', key, int(begin + 3 * math.max(longest, before)))
+    redis.call('HSET', key, 'spans', struct.pack(SPANS_FORMAT, begin, math.max(longest, span), before))
+    longest = math.max(longest, span, before)
+    redis.call('PEXPIREAT', key, int(begin + 3 * longest))
+    return longest
   end
   return math.max(longest, before)
 end
@@ -100,7 +102,7 @@ local function read_log(limit, limits, longest)
   -- and one more with corrections; with another one, Lua would double it.
   local log = {
     key = key, stamp = stamp, gone = 0, entries = 0, cost = 0, before = 0, first = 0, sequence = 0, total = 0, scores = {},
-    totals = {}, taken = {}, taken_cost = 0, longest = longest, chunk = math.max(2, math.min(limits.jobs, CHUNK)),
+    totals = {}, taken = {}, taken_cost = 0, longest = longest, chunk = limits.jobs,
   }
   local first = redis.call('ZRANGE', key, '0', '0', 'WITHSCORES')
   if first[1] and not writing then
@@ -275,11 +277,12 @@ ALGORITHMS['sliding-window-algo'] = {
     end
     local turn = (k - 1) % max
     local laps = (k - 1 - turn) / max
+    local later = laps > 0 and laps_ms(laps, span) or 0
     if log_fits(max, all - dead, turn + 1) then
-      return base + laps_ms(laps, span)
+      return base + later
     end
     -- If the limit was lowered below the usage, only the last `max` units delay others.
-    return score_of(limit, all - max + turn + 1) + span + laps_ms(laps, span)
+    return score_of(limit, all - max + turn + 1) + span + later
   end,
 
   take = function(limit, _, _, cost)

@@ -100,7 +100,7 @@ local function waitlist_load(key, now)
     jobs = jobs,
     claimed_ahead = claimed_ahead,
     claimed = claimed_ahead == '' and 0 or #string.gsub(claimed_ahead, '0', ''),
-    seen = math.min(seen, now),
+    seen = seen > now and now or seen,
     room = room,
     widest = widest,
     window = window,
@@ -167,12 +167,18 @@ local function waitlist_issue(waitlist, now, units)
 end
 
 -- Records the start of a job of `units` with `ticket`. A ticket counts once, and tickets more than
--- `reach` behind are given up.
-local function waitlist_claim(waitlist, ticket, units, reach)
+-- limits_reach(limits) behind are given up.
+local function waitlist_claim(waitlist, ticket, units, limits_reach, limits)
   if ticket <= waitlist.now_serving then
     return
   end
-  local now_serving = math.max(waitlist.now_serving, ticket - reach)
+  waitlist.changed = true
+  if waitlist.claimed_ahead == '' and ticket - units <= waitlist.now_serving then
+    -- The usual job is the first.
+    waitlist.now_serving = ticket
+    return
+  end
+  local now_serving = math.max(waitlist.now_serving, ticket - limits_reach(limits))
   local claimed_ahead = string.sub(waitlist.claimed_ahead, now_serving - waitlist.now_serving + 1)
   local first = math.max(ticket - units, now_serving) - now_serving
   local last = ticket - now_serving
@@ -184,7 +190,6 @@ local function waitlist_claim(waitlist, ticket, units, reach)
   waitlist.now_serving = now_serving + done
   waitlist.claimed_ahead = string.sub(claimed_ahead, done + 1)
   waitlist.claimed = #string.gsub(waitlist.claimed_ahead, '0', '')
-  waitlist.changed = true
 end
 
 -- Records since when quota has been unclaimed, and from when on it is available.

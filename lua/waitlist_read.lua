@@ -13,7 +13,7 @@ local function waitlist_read(key)
       f[all[i]] = all[i + 1]
     end
   end
-  local closed = math.max(tonumber(f.blocked or 0), tonumber(f.paused or 0))
+  local closed = (f.blocked or f.paused) and math.max(tonumber(f.blocked or 0), tonumber(f.paused or 0)) or 0
   if f.line then
     return f, closed, struct.unpack(WAITLIST_FORMAT, f.line)
   end
