@@ -33,6 +33,19 @@ local function log_period(spans, now)
   return begin, longest, before, since
 end
 
+-- Records that a limit with `span` is in use. `spans` is the current field of the HASH `key`.
+-- Returns the longest span in use.
+local function log_note_span(key, spans, span, now)
+  local begin, longest, before, since = log_period(spans, now)
+  if begin ~= since or span > longest then
+    redis.call('HSET', key, 'spans', struct.pack(SPANS_FORMAT, begin, math.max(longest, span), before))
+    longest = math.max(longest, span, before)
+    redis.call('PEXPIREAT', key, int(begin + 3 * longest))
+    return longest
+  end
+  return math.max(longest, before)
+end
+
 -- Removes the entries that count for no limit, if there are any: `oldest` is the first score.
 -- Returns whether there were.
 local function log_prune(key, oldest, now, longest)

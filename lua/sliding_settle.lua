@@ -164,7 +164,7 @@ SLIDING.late = function(limit, limits, job)
   local log, corrections = limit.log, limit.log.corrections
   corrections_add(corrections, entry_number, -cost, -1, first)
   local newest, total, score = newest_entry(log)
-  log.longest = log.longest or note_span(corrections.key, log.spans, limits_own(limits, limit).longest, limits.now)
+  log.longest = log.longest or log_note_span(corrections.key, log.spans, limits_own(limits, limit).longest, limits.now)
   score = math.max(score, limits.stamp)
   log_write(log.key, score, newest, total, { cost }, log.longest)
   corrections.last = newest + 1

@@ -79,25 +79,12 @@ local function entry(log, rank)
   return log.totals[rank], log.scores[rank]
 end
 
--- Records that a limit with `span` is in use. `spans` is the current field of the HASH `key`.
--- Returns the longest span in use.
-local function note_span(key, spans, span, now)
-  local begin, longest, before, since = log_period(spans, now)
-  if begin ~= since or span > longest then
-    redis.call('HSET', key, 'spans', struct.pack(SPANS_FORMAT, begin, math.max(longest, span), before))
-    longest = math.max(longest, span, before)
-    redis.call('PEXPIREAT', key, int(begin + 3 * longest))
-    return longest
-  end
-  return math.max(longest, before)
-end
-
 -- Reads the log at limits.now. Prunes and repairs it when writing; otherwise `gone` is the number
 -- of expired entries at its front.
 local function read_log(limit, limits, longest)
   local key, beside, now, stamp, writing = KEYS[limit.key], KEYS[limit.key + 1], limits.now, limits.stamp, limits.writing
   local noted = log_known or redis.call('HMGET', beside, 'spans', 'corrected')
-  longest = writing and note_span(beside, noted[1], longest, now) or longest
+  longest = writing and log_note_span(beside, noted[1], longest, now) or longest
   -- `first` and `sequence` are the numbers of our first and last entries. The table has 15 fields,
   -- and one more with corrections; with another one, Lua would double it.
   local log = {

@@ -285,7 +285,8 @@ async fn shortens_nothing_else(limits: Limits) {
         let steps: Vec<Step> = steps.chain([Step::Ask(1, 1, 1)]).collect();
         println!("{steps:?}");
         bed.begin();
-        // The script itself decides the first question, and stores what the shortcut needs.
+        // With fixed windows, the script itself decides the first question, and stores what the
+        // shortcut needs.
         bed.play(Step::Ask(1, 1, 1)).await;
         if sequence == 0 {
             bed.compare();
