@@ -123,19 +123,23 @@ fn read_values(
 
 /// Reads the time until which the job may be called. `returned`: see [`read_with`].
 fn read_expiry(message: &impl Envelope, returned: bool) -> Expiry {
-    let ends_ms = match message.header(headers::EXPIRES) {
-        Field::Int(n) if returned => u64::try_from(n).ok(),
+    let ours = |name| match returned {
+        true => message.header(name),
+        false => Field::Missing,
+    };
+    let ends_ms = match ours(headers::EXPIRES) {
+        Field::Int(n) => u64::try_from(n).ok(),
         _ => None,
     };
     match ends_ms {
         Some(ends_ms) => Expiry::ends(ends_ms),
         None => {
             // A message that moves has its `expiration` in our header.
-            let lasts_ms = match message.header(headers::EXPIRATION) {
-                Field::Text(text) if returned => text.parse().ok(),
+            let lasts_ms = match ours(headers::EXPIRATION) {
+                Field::Text(text) => text.parse().ok(),
                 _ => message.expiration_ms(),
             };
-            Expiry::lasts(lasts_ms, message.published_ms())
+            Expiry::lasts(lasts_ms, lasts_ms.and_then(|_| message.published_ms()))
         }
     }
 }

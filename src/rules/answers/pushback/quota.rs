@@ -51,6 +51,9 @@ impl QuotaState {
 
 /// Returns the members of `RateLimit`, or none if one is broken (RFC 9651, 4.2).
 pub(super) fn states(field: &[u8]) -> Vec<QuotaState> {
+    if field.is_empty() {
+        return Vec::new();
+    }
     if let Ok(list) = Parser::new(field).parse::<List>() {
         let state = |item: &Item| QuotaState {
             limit: None,
@@ -76,6 +79,9 @@ pub(super) fn states(field: &[u8]) -> Vec<QuotaState> {
 /// Returns the members of `RateLimit-Policy`: `"name";q=100;w=60`, or `100;w=60` until -07. Leaves
 /// out limits of bytes or of concurrent requests, which are not calls per window.
 pub(super) fn policies(field: &[u8]) -> Vec<Quota> {
+    if field.is_empty() {
+        return Vec::new();
+    }
     let Ok(list) = Parser::new(field).parse::<List>() else {
         return Vec::new();
     };
