@@ -2,7 +2,7 @@
 //! Redis.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use foldhash::fast::RandomState;
@@ -15,7 +15,7 @@ use crate::{
 use rules::answers::Quotas;
 use rules::dedupe::FirstJob;
 use rules::failures::crash::{KEEP_MS, Suspect};
-use rules::gate::model::{Scopes, State};
+use rules::gate::model::{HeldState, Scopes, State};
 use rules::gate::usage::Clock;
 use rules::layout::{Layout, Partition};
 use rules::limit::{Limits, ceil_ms};
@@ -35,10 +35,9 @@ pub struct MemoryGate<C> {
     sighted: Mutex<HashMap<(Tenant, String), Sighting>>,
 }
 
-#[derive(Clone)]
 struct States {
-    /// Partition states, shared with snapshots of them.
-    of: HashMap<Partition, Arc<State>, RandomState>,
+    /// Partition states. A taken one is `None`.
+    of: HashMap<Partition, Option<HeldState>, RandomState>,
     /// Suspect jobs by tenant and job id, and until when each is remembered.
     suspects: HashMap<(Tenant, String), (Suspect, u64)>,
     /// First jobs by tenant and dedupe key.
@@ -61,20 +60,18 @@ impl Default for States {
 impl States {
     /// Takes the state that the store would hold for `partition` at `now_ms`. The caller puts it
     /// back with [`States::put`].
-    fn take(&mut self, partition: &Partition, now_ms: u64) -> State {
+    fn take(&mut self, partition: &Partition, now_ms: u64) -> HeldState {
         // The map entry stays, so that the partition's name is not allocated again.
-        let mut state = match self.of.get_mut(partition) {
-            Some(place) => std::mem::take(Arc::make_mut(place)),
-            None => State::default(),
-        };
+        let stored = self.of.get_mut(partition).and_then(Option::take);
+        let mut state = stored.unwrap_or_default();
         state.expire(now_ms);
         state
     }
 
-    fn put(&mut self, partition: &Partition, state: State) {
+    fn put(&mut self, partition: &Partition, state: HeldState) {
         match self.of.get_mut(partition) {
-            Some(place) => *Arc::make_mut(place) = state,
-            None => _ = self.of.insert(partition.clone(), Arc::new(state)),
+            Some(place) => *place = Some(state),
+            None => _ = self.of.insert(partition.clone(), Some(state)),
         }
     }
 
@@ -82,7 +79,7 @@ impl States {
         let max = |it: &Self| it.of.len().max(it.suspects.len()).max(it.firsts.len());
         if max(self) >= self.sweep_at {
             self.of
-                .retain(|_, state| !Arc::make_mut(state).expire(now_ms));
+                .retain(|_, state| state.as_mut().is_some_and(|it| !it.expire(now_ms)));
             self.suspects.retain(|_, (_, until)| *until > now_ms);
             self.firsts.retain(|_, first| !first.is_over(now_ms));
             self.sweep_at = SWEEP_AT.max(max(self) * 2);

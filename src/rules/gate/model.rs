@@ -78,6 +78,9 @@ pub struct State {
     kept_until: u64,
 }
 
+/// A state that moves between the store and a script call. A move copies a pointer.
+pub type HeldState = Box<State>;
+
 /// A period in which the tenant is closed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct Closing {
@@ -111,10 +114,10 @@ impl State {
 
     /// Removes everything that has expired. Returns true if nothing is left.
     pub fn expire(&mut self, now: u64) -> bool {
-        if self.expires <= now {
+        if (1..=now).contains(&self.expires) {
             self.forget_waitlist();
         }
-        if self.flows_expire <= now {
+        if (1..=now).contains(&self.flows_expire) {
             self.fair_queue = FairQueue::default();
         }
         self.marks.retain(|_, until| *until > now);
@@ -138,9 +141,9 @@ impl State {
     /// Calls `run` with the scopes of this partition alone, without shared partitions.
     pub fn alone<T>(&mut self, limits: &[Limit], run: impl FnOnce(&mut Scopes<'_>) -> T) -> T {
         let layout = Layout::alone(limits);
-        let mut scopes = Scopes::take(&layout, |_| std::mem::take(self));
+        let mut scopes = Scopes::take(&layout, |_| Box::new(std::mem::take(self)));
         let result = run(&mut scopes);
-        *self = scopes.into_states().remove(0);
+        *self = *scopes.into_states().remove(0);
         result
     }
 

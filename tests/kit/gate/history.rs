@@ -7,7 +7,7 @@ use gate::{
     Answer, BreakerEvent, Change, End, Evidence, LEASE_MS, Question, Receipt, Rule, Ticket,
 };
 use proptest::prelude::*;
-use rules::gate::model::{Scopes, State};
+use rules::gate::model::{HeldState, Scopes, State};
 use rules::layout::{Layout, Partition};
 use rules::limit::{Algorithm, Limit, Limits, MAX_REQUESTS, Unit};
 use rules::scope::{Labels, Scope};
@@ -560,7 +560,7 @@ pub fn ask(job: &Job, tickets: &[(Ticket, u64)], generation: u64) -> Question {
 
 /// The state that the store keeps according to the model.
 #[derive(Default)]
-pub struct World(pub HashMap<Partition, State>);
+pub struct World(pub HashMap<Partition, HeldState>);
 
 impl World {
     pub fn with<T>(&mut self, layout: &Layout, run: impl FnOnce(&mut Scopes<'_>) -> T) -> T {

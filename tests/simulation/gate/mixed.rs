@@ -7,7 +7,7 @@ use gate::{Answer, Question};
 use kit::gate::{FRESH, guarded_limit as limit, tenant};
 use proptest::prelude::*;
 use proptest::test_runner::Config;
-use rules::gate::model::{Scopes, State};
+use rules::gate::model::{HeldState, Scopes};
 use rules::gate::usage::Clock;
 use rules::layout::{Layout, Partition};
 use rules::limit::{Algorithm, Limit, Limits, Unit};
@@ -98,7 +98,7 @@ struct Start {
 /// Plays `steps` on the model. Returns all starts, and when each limit was asked with, by
 /// partition.
 fn play(sets: &[Limits], steps: &[Step]) -> (Vec<Start>, Vec<(u64, Partition, Limit)>) {
-    let mut states: HashMap<Partition, State> = HashMap::new();
+    let mut states: HashMap<Partition, HeldState> = HashMap::new();
     let mut waiting: HashMap<(usize, (usize, usize)), Vec<Question>> = HashMap::new();
     let (mut starts, mut asked, mut now) = (Vec::new(), Vec::new(), 1_700_000_000_000);
     for step in steps {

@@ -13,7 +13,7 @@ use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use rules::decision::{Answer, Question, Ticket};
 use rules::delays::{lead_ms, stay_ms};
-use rules::gate::model::{Scopes, State};
+use rules::gate::model::{HeldState, Scopes};
 use rules::gate::usage::Clock;
 use rules::layout::{Layout, Partition};
 use rules::limit::{Algorithm, Limit, Limits};
@@ -131,7 +131,7 @@ pub fn run(scenario: Scenario) -> Outcome {
     let mut random = StdRng::seed_from_u64(1);
     let mut limits = scenario.limits.clone();
     let mut changes = scenario.changes.into_iter().peekable();
-    let mut states: HashMap<Partition, State> = HashMap::new();
+    let mut states: HashMap<Partition, HeldState> = HashMap::new();
     let mut sequence = scenario.arrivals.len() as u64;
     let mut events: BinaryHeap<Reverse<Event>> = scenario
         .arrivals

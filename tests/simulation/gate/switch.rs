@@ -11,7 +11,7 @@ use gate::{Answer, Change};
 use kit::counts::sliding;
 use kit::gate::{FRESH, guarded_limit};
 use proptest::prelude::*;
-use rules::gate::model::{Scopes, State};
+use rules::gate::model::{HeldState, Scopes};
 use rules::gate::usage::Clock;
 use rules::layout::{Layout, Partition};
 use rules::limit::{Algorithm, Limit, Limits};
@@ -76,7 +76,7 @@ struct World {
     policies: Vec<Arc<Policy>>,
     shared: SharedPartition,
     workers: Vec<Worker>,
-    states: HashMap<Partition, State>,
+    states: HashMap<Partition, HeldState>,
     /// Number of tenants, and of header values of each.
     tenants: usize,
     values: usize,

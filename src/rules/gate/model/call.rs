@@ -4,7 +4,7 @@
 mod turns;
 
 use self::turns::highest_cost;
-use super::State;
+use super::{HeldState, State};
 use crate::decision::{Answer, Question, Sequences, Tally, Ticket};
 use crate::gate::fair_queue::{FairQueue, FlowView, join};
 use crate::gate::usage::Clock;
@@ -15,7 +15,7 @@ use crate::limit::Limit;
 /// Data of one script call, and the state that its jobs share.
 pub(super) struct Call<'a> {
     /// The waitlist, then the shared partitions, narrow ones before wider ones.
-    states: &'a mut [State],
+    states: &'a mut [HeldState],
     layout: &'a Layout,
     /// The other flows in each shared partition, as this waitlist or tenant sees them.
     views: Vec<FlowView>,
@@ -39,7 +39,7 @@ pub(super) struct Call<'a> {
 impl<'a> Call<'a> {
     /// Prepares the call. The states' usage must be loaded.
     pub(super) fn new(
-        states: &'a mut [State],
+        states: &'a mut [HeldState],
         layout: &'a Layout,
         charged: &'a [Limit],
         clock: Clock,

@@ -4,7 +4,7 @@
 mod schedule;
 
 use super::call::Call;
-use super::{MARK_MS, State};
+use super::{HeldState, MARK_MS, State};
 use crate::decision::{
     Answer, End, Inspection, Question, StartSettlement, Tally, TrialStatus, UsageOfLimit,
 };
@@ -17,7 +17,7 @@ use crate::limit::Limit;
 /// The states of the partitions in one [`Layout`].
 pub struct Scopes<'a> {
     pub(super) layout: &'a Layout,
-    pub(super) states: Vec<State>,
+    pub(super) states: Vec<HeldState>,
     /// Counts that the last question added to each shadow limit.
     pub(super) tallies: Vec<Tally>,
 }
@@ -33,7 +33,7 @@ struct InspectionTime {
 
 impl<'a> Scopes<'a> {
     /// Takes the stored states: `state(0)` is the waitlist, `state(n)` the n-th shared partition.
-    pub fn take(layout: &'a Layout, state: impl FnMut(usize) -> State) -> Self {
+    pub fn take(layout: &'a Layout, state: impl FnMut(usize) -> HeldState) -> Self {
         let states = (0..layout.count()).map(state).collect();
         Self {
             layout,
@@ -50,7 +50,7 @@ impl<'a> Scopes<'a> {
     }
 
     /// Returns the new states to store, in the same order.
-    pub fn into_states(self) -> Vec<State> {
+    pub fn into_states(self) -> Vec<HeldState> {
         self.states
     }
 
@@ -74,7 +74,7 @@ impl<'a> Scopes<'a> {
         self.states[self.layout.control].forget_overrides(now);
         let limits = self.in_force(limits, now);
         let shared_state = |state: &State| (state.waitlist.clone(), state.fair_queue.clone());
-        let before: Vec<_> = self.states.iter().map(shared_state).collect();
+        let before: Vec<_> = self.states.iter().map(|it| shared_state(it)).collect();
         let newer = self.load(&limits, clock, State::load);
         self.forget_expired(&limits, now);
         let control = &mut self.states[self.layout.control];
@@ -95,8 +95,9 @@ impl<'a> Scopes<'a> {
         let answers: Vec<Answer> = asks.iter().enumerate().map(decide).collect();
         let (end, tallies) = call.finish();
         self.tallies = tallies;
-        for (index, (newer, before)) in newer.into_iter().zip(&before).enumerate() {
-            if newer || shared_state(&self.states[index]) != *before {
+        for (index, (newer, (waitlist, fair_queue))) in newer.into_iter().zip(&before).enumerate() {
+            let state = &self.states[index];
+            if newer || state.waitlist != *waitlist || state.fair_queue != *fair_queue {
                 let newest = self.newest_window_end(index, &limits);
                 let state = &mut self.states[index];
                 state.save(now, end.max(newest));
@@ -350,7 +351,7 @@ impl<'a> Scopes<'a> {
     ) -> Vec<bool> {
         let usual = self.states[0].waitlist.usual;
         let states = self.states.iter_mut().enumerate();
-        let load = |(index, state): (usize, &mut State)| {
+        let load = |(index, state): (usize, &mut HeldState)| {
             if index <= self.layout.shared.len() {
                 state.waitlist.seen = state.waitlist.seen.min(clock.now_ms);
             }

@@ -109,10 +109,10 @@ impl Backlog {
     fn schedule(&mut self, asked: &ForecastRequest) -> Schedule {
         let layout = Layout::alone(&asked.limits);
         let state = std::mem::take(&mut self.state);
-        let mut state = Some(state);
+        let mut state = Some(Box::new(state));
         let scopes = Scopes::take(&layout, |_| state.take().expect("there is one"));
         let schedule = scopes.schedule(asked, clock(self.now));
-        self.state = scopes.into_states().remove(0);
+        self.state = *scopes.into_states().remove(0);
         schedule
     }
 
@@ -387,7 +387,7 @@ fn a_backlog_of_any_size_is_forecast_in_bounded_steps() {
     state.waitlist.issue(BEGIN, 1);
     state.waitlist.last_issued = 3_000_000;
     state.waitlist.jobs = 3_000_000;
-    let mut state = Some(state);
+    let mut state = Some(Box::new(state));
     let scopes = Scopes::take(&layout, |_| state.take().expect("there is one"));
     let schedule = scopes.schedule(&ForecastRequest::as_it_is(&limits, 0), clock(BEGIN));
     assert_eq!(schedule.turns.len(), 64);
