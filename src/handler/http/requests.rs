@@ -28,9 +28,8 @@ use rules::job::call::Template;
 use rules::named::Named;
 use rules::tenant::Tenant;
 
-/// Expected number of headers in addition to the configured ones. Memory for them is reserved; more
-/// are allowed.
-const EXPECTED_HEADERS: usize = 12;
+/// Headers that describe the job of a request.
+const OF_JOB: [&str; 3] = ["x-tenant", "x-job-id", "x-attempt"];
 
 /// Value of the `User-Agent` header.
 pub(super) const AGENT: &str = concat!("sluicegate/", env!("CARGO_PKG_VERSION"));
@@ -47,7 +46,8 @@ pub(super) struct Requests {
     of_jobs: Option<Template>,
     /// Whether the server depends on the job.
     has_hosts_of_jobs: bool,
-    /// Headers of every request: host, Basic authorization from the URL, and the configured ones.
+    /// Headers of every request: host, Basic authorization from the URL, the configured ones, and
+    /// the job's without their values. A clone has no room for more.
     pub headers: HeaderMap,
     /// Headers with placeholders.
     headers_of_jobs: Vec<(HeaderName, Template)>,
@@ -113,8 +113,7 @@ impl Requests {
         };
         let (target, full_uri) = (uri(path)?, format!("{}://{host}{path}", url.scheme()));
         let full_uri = uri(&full_uri)?;
-        // Reserves room for a job's headers; clones keep that capacity.
-        let mut headers = HeaderMap::with_capacity(http.headers.same.len() + EXPECTED_HEADERS);
+        let mut headers = HeaderMap::new();
         let host = HeaderValue::from_str(host).map_err(|why| why.to_string())?;
         headers.insert(HOST, host);
         headers.insert(USER_AGENT, HeaderValue::from_static(AGENT));
@@ -124,6 +123,14 @@ impl Requests {
         }
         for (name, value) in &http.headers.same {
             headers.insert(name, value.clone());
+        }
+        if http.method.has_body() {
+            let bytes = HeaderValue::from_static("application/octet-stream");
+            headers.entry(CONTENT_TYPE).or_insert(bytes);
+            headers.insert(CONTENT_LENGTH, 0.into());
+        }
+        for name in OF_JOB {
+            headers.insert(name, HeaderValue::from_static(""));
         }
         let name = |name: &String| HeaderName::from_bytes(name.as_bytes());
         let forward = http.forward.iter().map(name).collect::<Result<_, _>>();
@@ -221,9 +228,6 @@ impl Requests {
         if self.has_body {
             if let Some(kind) = header_of(&job.content_type) {
                 headers.insert(CONTENT_TYPE, kind);
-            } else if !headers.contains_key(CONTENT_TYPE) {
-                let bytes = HeaderValue::from_static("application/octet-stream");
-                headers.insert(CONTENT_TYPE, bytes);
             }
             if let Some(encoding) = header_of(&job.content_encoding) {
                 headers.insert(CONTENT_ENCODING, encoding);
@@ -235,9 +239,10 @@ impl Requests {
             headers.remove(CONTENT_ENCODING);
         }
         let mut set = |name, value| headers.insert(HeaderName::from_static(name), value);
-        set("x-tenant", header_value(job.tenant.as_str()));
-        set("x-job-id", header_value(&job.id));
-        set("x-attempt", job.attempt.into());
+        let (tenant, id) = (header_value(job.tenant.as_str()), header_value(&job.id));
+        for (name, value) in OF_JOB.into_iter().zip([tenant, id, job.attempt.into()]) {
+            set(name, value);
+        }
         // Replaces a trace context from the publisher or the configuration, so that there is only
         // one.
         if let Some(context) = job.traceparent() {
