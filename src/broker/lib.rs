@@ -45,8 +45,8 @@ pub struct Delivery {
     pub tag: Tag,
     /// Whether the broker has delivered it before.
     pub redelivered: bool,
-    /// The message itself.
-    pub message: Message,
+    /// The message itself. Moves of a delivery do not copy it.
+    pub message: Arc<Message>,
 }
 
 /// An event for the engine.

@@ -62,7 +62,9 @@ impl<B: Broker, G: Gate, H: PreparingHandler> EngineLoop<B, G, H> {
             TaskReport::Read(read) => {
                 self.reading.done();
                 scheduler.set_unread(self.reading.unread());
-                scheduler.delivered_read(now, read);
+                for (delivery, inside) in read {
+                    scheduler.delivered_read(now, delivery, &inside);
+                }
             }
             TaskReport::Finished(key, ended) => {
                 if let Some(signal) = ended.signal {

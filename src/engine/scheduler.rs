@@ -365,12 +365,10 @@ impl Scheduler {
 
     /// Reads the values in the bodies of new deliveries, and takes them.
     pub fn delivered(&mut self, now: Duration, deliveries: Vec<Delivery>) {
-        let read = |delivery: Delivery| {
+        for delivery in deliveries {
             let inside = InBody::read(&delivery.message.body, &self.settings.fields);
-            (delivery, inside)
-        };
-        let read = deliveries.into_iter().map(read).collect();
-        self.delivered_read(now, read);
+            self.delivered_read(now, delivery, &inside);
+        }
     }
 
     /// Does everything that is due, except the next question: see [`Scheduler::ask`].

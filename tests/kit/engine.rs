@@ -81,7 +81,7 @@ pub fn deliveries(tenant: &str, tags: impl IntoIterator<Item = u64>) -> Vec<Deli
             tag,
         },
         redelivered: false,
-        message: crate::job(tenant, tag),
+        message: crate::job(tenant, tag).into(),
     };
     tags.into_iter().map(delivery).collect()
 }

@@ -264,7 +264,7 @@ async fn a_clock_that_was_read_before_the_engine_ran_moves_no_start_to_an_earlie
         headers::not_before(at_ms),
         (headers::RETRY_AFTER, HeaderValue::Int(2)),
     ];
-    waiting.message = waiting.message.with_headers(&waits, &[]);
+    waiting.message = (Arc::unwrap_or_clone(waiting.message).with_headers(&waits, &[])).into();
     let stop = Stop::default();
     let broker = AckRecorder::ending(&stop, 1);
     let (_sender, events) = channel([BrokerEvent::Deliveries(vec![waiting])]);
@@ -473,7 +473,7 @@ async fn a_large_body_is_read_while_other_jobs_continue() {
     ];
     let mut both = deliveries("a", 1..=2);
     for (one, body) in both.iter_mut().zip(bodies) {
-        one.message.body = body.into();
+        Arc::make_mut(&mut one.message).body = body.into();
     }
     let (_sender, events) = channel([BrokerEvent::Deliveries(both)]);
     let scheduler = Scheduler::new(settings, 7);
@@ -527,7 +527,7 @@ async fn an_engine_reports_a_panicked_task_and_a_silent_broker() {
             Duration::from_secs(30),
         );
         let mut unusable = deliveries("a", [1]);
-        unusable[0].message.properties = BasicProperties::default();
+        Arc::make_mut(&mut unusable[0].message).properties = BasicProperties::default();
         let unusable = BrokerEvent::Deliveries(unusable);
         let (sender, events) = channel(delivers.then_some(unusable));
         if !delivers {
@@ -627,8 +627,9 @@ async fn a_result_that_is_given_up_is_not_published_any_more() {
     for (n, job) in jobs.iter_mut().enumerate() {
         // Some have the same target.
         let target = format!("amq.rabbitmq.reply-to.{}", n / 2);
-        let properties = std::mem::take(&mut job.message.properties);
-        job.message.properties = properties.with_reply_to(target.into());
+        let message = Arc::make_mut(&mut job.message);
+        let properties = std::mem::take(&mut message.properties);
+        message.properties = properties.with_reply_to(target.into());
     }
     let (_sender, events) = channel([BrokerEvent::Deliveries(jobs)]);
     let scheduler = Scheduler::new(settings, 7);

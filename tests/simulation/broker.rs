@@ -247,7 +247,7 @@ fn exchange(world: &World, delivery: &mut Delivery) {
     if delivery.source == DeliverySource::Fresh {
         let id = delivery.message.id().unwrap_or_default();
         let key = world.plan.job(id).routing_key;
-        key.clone_into(&mut delivery.message.routing_key);
+        key.clone_into(&mut Arc::make_mut(&mut delivery.message).routing_key);
     }
 }
 

@@ -334,7 +334,7 @@ async fn route(
                 let id = delivery.message.id().and_then(|id| id.parse().ok());
                 let job = id.and_then(|id: usize| jobs.get(id));
                 if let Some(key) = job.and_then(|job| job.routing_key.as_ref()) {
-                    key.clone_into(&mut delivery.message.routing_key);
+                    key.clone_into(&mut Arc::make_mut(&mut delivery.message).routing_key);
                 }
             }
         }

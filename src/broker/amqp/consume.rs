@@ -383,7 +383,7 @@ fn taken(source: DeliverySource, session: u64, delivery: lapin::message::Deliver
             tag: delivery.delivery_tag,
         },
         redelivered: delivery.redelivered,
-        message: Message::from_lapin(delivery),
+        message: Message::from_lapin(delivery).into(),
     }
 }
 

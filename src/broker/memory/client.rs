@@ -131,7 +131,7 @@ impl MemoryClient {
                 source: tag.source,
                 tag,
                 redelivered: stored.redelivered,
-                message: stored.message(names.of(tag.source)),
+                message: stored.message(names.of(tag.source)).into(),
             })
         };
         let batch: Vec<Delivery> = self.arriving.drain(..count).filter_map(deliver).collect();

@@ -32,26 +32,24 @@ use rules::steering::SightedState;
 use rules::tenant::Tenant;
 
 impl Scheduler {
-    /// Step 1: takes new deliveries with the values in their bodies. Each becomes a job that may
-    /// ask, or a dead letter.
-    pub fn delivered_read(&mut self, now: Duration, deliveries: Vec<(Delivery, InBody)>) {
-        for (delivery, inside) in deliveries {
-            let Some(key) = self.intake.take(&delivery) else {
-                continue;
-            };
-            let source = delivery.source;
-            self.facts.push(BrokerFact::Delivered(source));
-            let Some(delivery) = self.take_parked(now, key, delivery) else {
-                continue;
-            };
-            let own = self.agreement.own();
-            match Intake::read(now, delivery, &inside, &self.settings, own) {
-                Ok(job) => self.arrived(now, key, source, job),
-                Err(invalid) if self.agreement.is_awaited() => {
-                    self.intake.keep_undated(key, *invalid);
-                }
-                Err(invalid) => self.bury_invalid(now, key, *invalid),
+    /// Step 1: takes a new delivery with the values in its body. It becomes a job that may ask, or
+    /// a dead letter.
+    pub fn delivered_read(&mut self, now: Duration, delivery: Delivery, inside: &InBody) {
+        let Some(key) = self.intake.take(&delivery) else {
+            return;
+        };
+        let source = delivery.source;
+        self.facts.push(BrokerFact::Delivered(source));
+        let Some(delivery) = self.take_parked(now, key, delivery) else {
+            return;
+        };
+        let own = self.agreement.own();
+        match Intake::read(now, delivery, inside, &self.settings, own) {
+            Ok(job) => self.arrived(now, key, source, job),
+            Err(invalid) if self.agreement.is_awaited() => {
+                self.intake.keep_undated(key, *invalid);
             }
+            Err(invalid) => self.bury_invalid(now, key, *invalid),
         }
     }
 

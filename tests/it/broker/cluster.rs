@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use broker::amqp::{AmqpBroker, Forwarder, inventory};
 use broker::forwarding::Forwarding;
-use broker::{Broker, BrokerError, BrokerEvent, DeliverySource, ExternalMessage, Outgoing};
+use broker::{
+    Broker, BrokerError, BrokerEvent, DeliverySource, ExternalMessage, Message, Outgoing,
+};
 use config::{Amqp, QueueType};
 use kit::PATIENCE;
 use kit::rabbit_cluster::RabbitCluster;
@@ -89,7 +91,7 @@ async fn move_all(
                 broker.ack(tags(&due)).await;
                 let moves = (fresh.iter().enumerate()).map(|(n, delivery)| Outgoing {
                     queue: names.delay(levels.choose(50 + n as u64)).clone(),
-                    message: delivery.message.clone().for_republish(),
+                    message: Message::clone(&delivery.message).for_republish(),
                 });
                 // A queue without a leader accepts nothing, even in an intact session.
                 publish_all(broker, moves.collect()).await;

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use broker::amqp::Client;
-use broker::{Broker, BrokerError, BrokerEvent, DeliverySource, Outgoing, PublishError};
+use broker::{Broker, BrokerError, BrokerEvent, DeliverySource, Message, Outgoing, PublishError};
 use config::QueueType;
 use kit::PATIENCE;
 use kit::servers::{Rabbit, unique};
@@ -67,7 +67,7 @@ async fn moved_through_a_kill(rabbit: &Rabbit, queue_type: QueueType, killed: &A
                 let moves = (fresh.iter().enumerate())
                     .map(|(n, delivery)| Outgoing {
                         queue: names.delay(levels.choose(50 + n as u64)).clone(),
-                        message: delivery.message.clone().for_republish(),
+                        message: Message::clone(&delivery.message).for_republish(),
                     })
                     .collect();
                 let answers = bed.broker.publish(moves).await;

@@ -1,6 +1,7 @@
 //! Properties that a client library refuses to send or to read. They never cost the session.
 
 use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
 use std::time::Duration;
 
 use broker::amqp::{AmqpBroker, Client};
@@ -106,7 +107,7 @@ async fn each_becomes_a_message(queue_type: QueueType) {
     }
     bed.publish_fresh(&["fine"]).await;
     for delivery in bed.take(expected.len() + 1).await {
-        let message = delivery.message;
+        let message = Arc::unwrap_or_clone(delivery.message);
         let Some(came) = expected.remove(&*message.body) else {
             assert_eq!(message.id(), Some("fine"));
             assert_eq!(message.header(UNREADABLE), Field::Missing);
@@ -178,7 +179,7 @@ async fn strange_properties_survive_a_delay_queue() {
     let moved = (taken.iter())
         .map(|delivery| Outgoing {
             queue: delay_queue.clone(),
-            message: (delivery.message.clone())
+            message: Message::clone(&delivery.message)
                 .for_republish()
                 .with_id_if_missing(&unique("id")),
         })
@@ -186,7 +187,7 @@ async fn strange_properties_survive_a_delay_queue() {
     assert_eq!(bed.publish(moved).await, vec![Ok(()); count]);
     bed.broker.ack(tags(&taken)).await;
     for delivery in bed.take(count).await {
-        let message = delivery.message.for_republish();
+        let message = Arc::unwrap_or_clone(delivery.message).for_republish();
         assert_eq!(message.header(UNREADABLE), Field::Missing);
         assert_eq!(Some(&shown(&message)), before.get(&message.body));
     }

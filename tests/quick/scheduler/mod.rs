@@ -231,7 +231,7 @@ impl Desk {
                 source,
                 tag,
                 redelivered,
-                message,
+                message: Arc::new(message),
             }
         };
         let deliveries = messages.into_iter().map(deliver).collect();

@@ -119,18 +119,23 @@ impl Intake {
         let mut message = delivery.message;
         let has_own_id = message.id().is_some();
         if !has_own_id {
-            message = message.with_id_if_missing(&Ulid::new().to_string());
+            let id = Ulid::new().to_string();
+            message = (Arc::unwrap_or_clone(message).with_id_if_missing(&id)).into();
         }
         let returned = delivery.source != DeliverySource::Fresh;
         if returned {
             let work = &settings.names.fresh;
-            message.routing_key = job::first_routing_key(&message, work).to_owned();
-            message = message.with_priority_back();
+            let mut first = Arc::unwrap_or_clone(message);
+            first.routing_key = job::first_routing_key(&first, work).to_owned();
+            message = first.with_priority_back().into();
         }
-        let mut claims = match job::read_with(&message, inside, returned, &settings.fields, policy)
+        let mut claims = match job::read_with(&*message, inside, returned, &settings.fields, policy)
         {
             Ok(claims) => claims,
-            Err(why) => return Err(Box::new(InvalidDelivery { tag, message, why })),
+            Err(why) => {
+                let message = Arc::unwrap_or_clone(message);
+                return Err(Box::new(InvalidDelivery { tag, message, why }));
+            }
         };
         if delivery.redelivered
             && let Some(dedupe) = &mut claims.dedupe
@@ -147,7 +152,7 @@ impl Intake {
             claims,
             readmitted: false,
             denied_by: None,
-            message: Arc::new(message),
+            message,
             has_own_id,
             phase: Phase::Ready,
             window_until: None,
@@ -183,7 +188,8 @@ mod tests {
                 routing_key: "jobs".to_owned(),
                 properties: Default::default(),
                 body: Default::default(),
-            },
+            }
+            .into(),
         }
     }
 

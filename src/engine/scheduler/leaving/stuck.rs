@@ -122,19 +122,18 @@ impl Scheduler {
         key: JobKey,
         delivery: Delivery,
     ) -> Option<Delivery> {
-        let is_ours = delivery.source != DeliverySource::Fresh;
+        if delivery.source == DeliverySource::Fresh {
+            return Some(delivery);
+        }
         let Field::Text(queue) = delivery.message.header(PARKED) else {
             return Some(delivery);
         };
-        if !is_ours {
-            return Some(delivery);
-        }
         // An operator may have ended the diversion. A handler may reject a job for the same reason.
         let is_diverted = delivery.message.header(REASON) == Field::Text(DIVERTED);
         if is_diverted && *queue != *self.settings.names.dead {
-            let message = delivery.message.with_headers(&[], &[PARKED]);
+            let message = Arc::unwrap_or_clone(delivery.message);
             return Some(Delivery {
-                message,
+                message: message.with_headers(&[], &[PARKED]).into(),
                 ..delivery
             });
         }
@@ -145,7 +144,7 @@ impl Scheduler {
         };
         let store_now = self.clock.at_least(now).unwrap_or_default();
         let left_ms = trip.map_or(0, |trip| trip.left_ms(store_now));
-        let message = delivery.message.for_republish();
+        let message = Arc::unwrap_or_clone(delivery.message).for_republish();
         let message = message.with_headers(&[], &[PARKED, TRIP]);
         let of = Move::new(now, (delivery.tag, now), None, None).to(queue, message);
         let at = now + Duration::from_millis(left_ms);
