@@ -1,8 +1,9 @@
 //! A client of the in-memory server: its session and its unacked messages.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
+use foldhash::fast::RandomState;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
@@ -31,7 +32,7 @@ pub(super) struct MemoryClient {
     /// Whether it was stopped without a session: no session begins, and no event comes anymore.
     pub ended: bool,
     pub closed: bool,
-    pub unacked: BTreeMap<Tag, StoredMessage>,
+    pub unacked: HashMap<Tag, StoredMessage, RandomState>,
     /// Number of `unacked` messages from each source.
     pub held: Vec<usize>,
     /// Whether it stands in the line of each source.
@@ -58,7 +59,7 @@ impl MemoryClient {
             stopped: false,
             ended: false,
             closed: false,
-            unacked: BTreeMap::new(),
+            unacked: HashMap::default(),
             held: vec![0; sources],
             is_queued: vec![false; sources],
             last_tag: 0,

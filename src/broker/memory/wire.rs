@@ -4,12 +4,9 @@
 //! delivery, and lapin's parser took most of a simulation's time. All others are written and read
 //! by lapin.
 
-use std::collections::BTreeMap;
-use std::iter;
-
 use lapin::BasicProperties;
 use lapin::protocol::basic::{gen_properties, parse_properties};
-use lapin::types::{AMQPValue, ShortString};
+use lapin::types::{AMQPValue, FieldTable, ShortString};
 
 /// The flags of properties that have headers, a delivery mode and an ID, and nothing else.
 const USUAL: u16 = 1 << 13 | 1 << 12 | 1 << 7;
@@ -85,10 +82,13 @@ pub(super) fn read(bytes: &[u8]) -> BasicProperties {
 fn read_by_hand(bytes: &[u8]) -> Option<BasicProperties> {
     let mut rest = bytes;
     let id = read_short(&mut rest)?;
-    let next = || (!rest.is_empty()).then(|| read_header(&mut rest));
-    let headers: Option<BTreeMap<_, _>> = iter::from_fn(next).collect();
+    let mut headers = FieldTable::default();
+    while !rest.is_empty() {
+        let (name, value) = read_header(&mut rest)?;
+        headers.insert(name, value);
+    }
     let properties = BasicProperties::default().with_message_id(id);
-    Some((properties.with_delivery_mode(PERSISTENT)).with_headers(headers?.into()))
+    Some((properties.with_delivery_mode(PERSISTENT)).with_headers(headers))
 }
 
 fn read_header(rest: &mut &[u8]) -> Option<(ShortString, AMQPValue)> {
@@ -117,6 +117,8 @@ fn read_array<'a, const N: usize>(rest: &mut &'a [u8]) -> Option<&'a [u8; N]> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use super::*;
 
     fn table<const N: usize>(headers: [(&str, AMQPValue); N]) -> BasicProperties {
