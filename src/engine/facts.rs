@@ -110,9 +110,9 @@ impl Facts {
         self.0.push(fact.into());
     }
 
-    /// Removes and returns all events.
-    pub fn take(&mut self) -> Vec<Fact> {
-        std::mem::take(&mut self.0)
+    /// Moves all events into the empty `buffer`.
+    pub fn take(&mut self, buffer: &mut Vec<Fact>) {
+        std::mem::swap(&mut self.0, buffer);
     }
 }
 

@@ -15,12 +15,15 @@ use telemetry::traces;
 pub(super) struct Observer {
     lines: LineLimiter,
     load: SlotLoad,
+    /// A reused buffer.
+    facts: Vec<Fact>,
 }
 
 impl Observer {
     /// Reports the facts since the last turn, and updates the gauges.
     pub(super) fn turn(&mut self, metrics: &Metrics, scheduler: &mut Scheduler, now: Duration) {
-        for fact in scheduler.take_facts() {
+        scheduler.take_facts(&mut self.facts);
+        for fact in self.facts.drain(..) {
             fact.count(metrics);
             let limiter = &mut self.lines;
             fact.log(&mut LineBudget { limiter, now });

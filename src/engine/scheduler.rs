@@ -259,9 +259,9 @@ impl Scheduler {
         self.agenda.take()
     }
 
-    /// Takes the facts since the last call.
-    pub fn take_facts(&mut self) -> Vec<Fact> {
-        self.facts.take()
+    /// Moves the facts since the last call into the empty `buffer`, which is used for new facts.
+    pub fn take_facts(&mut self, buffer: &mut Vec<Fact>) {
+        self.facts.take(buffer);
     }
 
     /// Returns the gauges.

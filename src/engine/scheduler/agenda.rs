@@ -79,7 +79,7 @@ impl Agenda {
     /// Takes all actions. Releases come first, because another job may need the call. Acks
     /// and returns come last.
     pub(super) fn take(&mut self) -> Vec<Action> {
-        let mut actions = Vec::new();
+        let mut actions = Vec::with_capacity(self.actions.len());
         push_batch(&mut actions, &mut self.released, Action::Release);
         actions.append(&mut self.actions);
         push_batch(&mut actions, &mut self.results, Action::PublishResults);

@@ -65,7 +65,7 @@ fn the_first_job_continues_and_duplicates_are_acked_with_results() {
     desk.scheduler
         .results_published(desk.now, vec![(*key, Ok(()))]);
     assert_eq!(desk.actions().acked, [2]);
-    let facts = desk.scheduler.take_facts();
+    let facts = desk.facts();
     let duplicates = facts
         .iter()
         .filter(|it| matches!(it, Fact::Job(JobFact::Duplicate(..))));

@@ -428,9 +428,9 @@ fn the_first_promise_travels_with_a_job_and_is_compared_with_its_start() {
         assert_eq!(promised.wait_ms, 10_000);
         assert_eq!(desk.back(outgoing).asked.len(), 1);
     }
-    desk.scheduler.take_facts();
+    desk.facts();
     desk.answer(MS, vec![vec![START]]);
-    let facts = desk.scheduler.take_facts();
+    let facts = desk.facts();
     let off = facts.iter().find_map(|fact| match fact {
         Fact::Job(JobFact::Promised(off)) => Some(*off),
         _ => None,

@@ -15,7 +15,7 @@ use crate::scheduler::{Desk, MS, START, STORE_MS, message, reply, wait};
 
 /// Returns the delays of the starts since the last call, and whether their jobs are named.
 fn starts(desk: &mut Desk) -> Vec<(Duration, bool)> {
-    let facts = desk.scheduler.take_facts().into_iter();
+    let facts = desk.facts().into_iter();
     let started = |fact| match fact {
         Fact::Job(JobFact::Started(late, scope)) => Some((late, scope.is_some())),
         _ => None,
@@ -200,7 +200,7 @@ fn a_publishers_timestamp_tells_how_long_a_new_job_was_queued() {
         job
     };
     let queued = |desk: &mut Desk| -> Vec<Duration> {
-        let facts = desk.scheduler.take_facts().into_iter();
+        let facts = desk.facts().into_iter();
         let queued = |fact| match fact {
             Fact::Job(JobFact::Queued(age)) => Some(age),
             _ => None,

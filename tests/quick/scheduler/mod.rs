@@ -171,6 +171,13 @@ impl Desk {
         self.actions()
     }
 
+    /// Takes the facts.
+    pub fn facts(&mut self) -> Vec<Fact> {
+        let mut facts = Vec::new();
+        self.scheduler.take_facts(&mut facts);
+        facts
+    }
+
     pub fn actions(&mut self) -> Done {
         let mut done = Done::default();
         for action in self.scheduler.take_actions() {
@@ -1179,7 +1186,7 @@ fn an_unreadable_clock_is_reported_once_a_minute() {
         desk.answered(Ok(vec![Err(why)]));
         desk.step(Duration::from_millis(1_100));
     }
-    let facts: Vec<Fact> = desk.scheduler.take_facts();
+    let facts: Vec<Fact> = desk.facts();
     let facts = facts.into_iter().filter_map(|fact| match fact {
         Fact::Tenant(TenantFact::ClockUnreadable(tenant, jobs, why)) => {
             Some((tenant.to_string(), jobs, why.to_string()))

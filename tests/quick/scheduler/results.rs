@@ -125,7 +125,7 @@ fn a_job_is_acked_when_its_result_is_confirmed() {
         desk.scheduler
             .results_published(desk.now, vec![(key, Ok(()))]);
         let published = |fact: &Fact| matches!(fact, Fact::Broker(BrokerFact::ResultPublished));
-        assert!(desk.scheduler.take_facts().iter().any(published));
+        assert!(desk.facts().iter().any(published));
         assert_eq!(desk.actions().acked, [1]);
         assert!(desk.scheduler.is_idle());
     }
@@ -253,7 +253,7 @@ fn a_job_that_names_a_queue_of_the_workers_is_done_without_a_result() {
             let sent = ResultOutcome::Unroutable;
             matches!(fact, Fact::Broker(BrokerFact::ResultLost { sent: s, is_news: true, .. }) if *s == sent)
         };
-        assert!(desk.scheduler.take_facts().iter().any(lost), "{queue}");
+        assert!(desk.facts().iter().any(lost), "{queue}");
     }
 }
 
@@ -273,11 +273,11 @@ fn a_result_without_a_target_is_counted_and_an_unconfirmed_one_is_resent() {
     let (key, again) = one(&done);
     assert_eq!(*again, first);
     let returned = Err(PublishError::Returned);
-    desk.scheduler.take_facts();
+    desk.facts();
     desk.scheduler
         .results_published(desk.now, vec![(key, returned)]);
     assert_eq!(desk.actions().acked, [1]);
-    let facts = desk.scheduler.take_facts();
+    let facts = desk.facts();
     let [Fact::Broker(BrokerFact::ResultLost { sent, is_news, .. })] = &facts[..] else {
         panic!("{facts:?}");
     };
@@ -322,7 +322,7 @@ fn a_rejected_result_is_given_up_after_a_bound() {
             let sent = ResultOutcome::Refused;
             matches!(fact, Fact::Broker(BrokerFact::ResultLost { sent: s, is_news: true, .. }) if *s == sent)
         };
-        assert!(desk.scheduler.take_facts().iter().any(lost), "{why:?}");
+        assert!(desk.facts().iter().any(lost), "{why:?}");
     }
 }
 

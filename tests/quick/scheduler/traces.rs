@@ -37,7 +37,7 @@ fn job(headers: &[(&'static str, &str)]) -> Message {
 }
 
 fn spans(desk: &mut Desk) -> Vec<Span> {
-    let facts = desk.scheduler.take_facts().into_iter();
+    let facts = desk.facts().into_iter();
     let span = |fact| match fact {
         Fact::Span(span) => Some(*span),
         _ => None,

@@ -48,7 +48,7 @@ fn end(outcome: Option<Outcome>, why: &PublishError) -> End {
     }
     assert_eq!(done.given_back, [1]);
     assert_eq!(desk.scheduler.in_memory(), 0);
-    let mut refusals = desk.scheduler.take_facts().into_iter().filter_map(|fact| {
+    let mut refusals = desk.facts().into_iter().filter_map(|fact| {
         let Fact::Broker(BrokerFact::MoveGivenBack {
             refusal, is_news, ..
         }) = fact

@@ -126,12 +126,12 @@ impl Admission {
         self.size.asked(jobs);
     }
 
-    /// Begins to assemble a round trip.
-    pub fn begin(&mut self, now: Duration) -> RoundTrip {
+    /// Begins to assemble a round trip of about `questions` questions.
+    pub fn begin(&mut self, now: Duration, questions: usize) -> RoundTrip {
         self.asked += 1;
         RoundTrip {
             asked_at: now,
-            questions: Vec::new(),
+            questions: Vec::with_capacity(questions),
             number: self.asked,
             until: now,
             lapsed: false,
@@ -261,7 +261,7 @@ mod tests {
             index: 0,
             cost: 1,
         });
-        let mut round = admission.begin(now);
+        let mut round = admission.begin(now, 1);
         round.add(question);
         admission.sent(now, shard, round);
     }

@@ -138,9 +138,10 @@ impl Scheduler {
         let jobs = turns.iter().map(|(_, turn)| turn.keys.len()).sum();
         self.admission.asks_for(jobs);
         let mut rounds = Rounds::new();
+        let most = turns.len();
         for (shard, turn) in turns {
             for (ask, question) in self.questions(now, turn, is_ready) {
-                let begin = || (Vec::new(), self.admission.begin(now));
+                let begin = || (Vec::with_capacity(most), self.admission.begin(now, most));
                 let (batch, round) = rounds.entry(shard).or_insert_with(begin);
                 round.add(question);
                 batch.push(ask);
@@ -164,7 +165,7 @@ impl Scheduler {
         let labels = self.labels_of(job, &limits);
         let shard = self.queues.shard_of(&tenant);
         let question = GateQuestion::new(tenant, labels, limits, String::new());
-        let mut round = self.admission.begin(now);
+        let mut round = self.admission.begin(now, 1);
         let batch = vec![question.ask()];
         round.add_for_clock(question);
         Rounds::from([(shard, (batch, round))])
