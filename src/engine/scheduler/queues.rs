@@ -227,7 +227,7 @@ impl Queues {
         }
         let rooms = slot_shares::share(max, &asking, &vec![1; asking.len()]);
         let (mut cut, mut unslotted, mut served) = (Vec::new(), Vec::new(), Vec::new());
-        let mut turns = Vec::new();
+        let mut turns = Vec::with_capacity(tenants.len());
         for (candidate, room) in tenants.into_iter().zip(rooms) {
             let SlotCandidate {
                 tenant,
@@ -289,7 +289,9 @@ impl Queues {
             0 => self.free(),
             _ => usize::MAX,
         };
-        let (mut candidates, mut passed, mut taken) = (Vec::new(), Vec::new(), 0);
+        let most_candidates = self.rotation.len().min(enough);
+        let mut candidates = Vec::with_capacity(most_candidates);
+        let (mut passed, mut taken) = (Vec::new(), 0);
         while taken < enough
             && let Some(tenant) = self.rotation.pop_front()
         {
@@ -327,10 +329,7 @@ impl Queues {
 
     /// Sets whether jobs of `tenant` must wait for its limits, according to the last answer.
     pub fn set_limited(&mut self, tenant: &Tenant, limited: bool) {
-        if let Some(state) = self.tenants.get_mut(tenant) {
-            self.sums.change(state, |state| state.limited = limited);
-        }
-        self.forget_idle(tenant);
+        self.change(tenant, |state| state.limited = limited);
     }
 
     /// Keeps the jobs of `tenant` from asking until the matching [`Queues::end_suspension`].
@@ -341,10 +340,7 @@ impl Queues {
 
     /// Ends a suspension. The jobs of `tenant` may ask again once all its suspensions have ended.
     pub fn end_suspension(&mut self, tenant: &Tenant) {
-        if let Some(state) = self.tenants.get_mut(tenant) {
-            self.sums.change(state, |state| state.suspensions -= 1);
-        }
-        self.forget_idle(tenant);
+        self.change(tenant, |state| state.suspensions -= 1);
     }
 
     /// Returns true if the jobs of `tenant` may not ask now.
@@ -459,7 +455,7 @@ impl Queues {
         if room {
             self.hold(tenant);
         }
-        self.forget_idle(tenant);
+        self.change(tenant, |_| {});
         room
     }
 
@@ -472,10 +468,7 @@ impl Queues {
     /// Ends the hold of a job whose time has come.
     pub fn release(&mut self, tenant: &Tenant) {
         self.held -= 1;
-        if let Some(state) = self.tenants.get_mut(tenant) {
-            state.held -= 1;
-        }
-        self.forget_idle(tenant);
+        self.change(tenant, |state| state.held -= 1);
     }
 
     /// Takes a slot for a job of `tenant`. Returns false if all slots are taken, or as many as one
@@ -498,10 +491,7 @@ impl Queues {
     /// Frees the slot of a job of `tenant` that does not run.
     pub fn free_slot(&mut self, tenant: &Tenant) {
         self.slots -= 1;
-        if let Some(state) = self.tenants.get_mut(tenant) {
-            state.slots -= 1;
-        }
-        self.forget_idle(tenant);
+        self.change(tenant, |state| state.slots -= 1);
     }
 
     /// Records that a job with a slot starts.
@@ -513,10 +503,11 @@ impl Queues {
     /// Records that a job has ended, and frees its slot.
     pub fn end(&mut self, tenant: &Tenant) {
         self.running -= 1;
-        if let Some(state) = self.tenants.get_mut(tenant) {
+        self.slots -= 1;
+        self.change(tenant, |state| {
             state.running -= 1;
-        }
-        self.free_slot(tenant);
+            state.slots -= 1;
+        });
     }
 
     /// Forgets all jobs that are not running.
@@ -536,9 +527,13 @@ impl Queues {
         }
     }
 
-    fn forget_idle(&mut self, tenant: &Tenant) {
-        let idle = |s: &TenantState| s.ready() == 0 && !s.queued && !s.is_in_use();
-        if self.tenants.get(tenant).is_some_and(idle) {
+    /// Changes the state of `tenant`, if it has one, and forgets an idle tenant.
+    fn change(&mut self, tenant: &Tenant, change: impl FnOnce(&mut TenantState)) {
+        let Some(state) = self.tenants.get_mut(tenant) else {
+            return;
+        };
+        self.sums.change(state, change);
+        if state.ready() == 0 && !state.queued && !state.is_in_use() {
             self.tenants.remove(tenant);
         }
     }

@@ -4,6 +4,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
+use foldhash::fast::RandomState;
 use rules::tenant::Tenant;
 
 /// The longest wait before jobs ask again for the first time. Within seconds, a replica takes over,
@@ -19,7 +20,7 @@ const MAX_TENANTS: usize = 10_000;
 /// Tenants without decisions: since when, and when that was last seen.
 #[derive(Debug, Default)]
 pub struct TenantOutages {
-    tenants: HashMap<Tenant, (Duration, Duration)>,
+    tenants: HashMap<Tenant, (Duration, Duration), RandomState>,
 }
 
 impl TenantOutages {

@@ -5,6 +5,8 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
+use foldhash::fast::RandomState;
+
 use super::api_throttle::{ApiThrottle, QUERY_INTERVAL};
 use crate::action::JobKey;
 use crate::scheduler::outbox::Outbox;
@@ -127,7 +129,7 @@ pub enum ReportOutcome {
 #[derive(Debug)]
 pub struct Breakers {
     rule: Option<Rule>,
-    failing: HashSet<Tenant>,
+    failing: HashSet<Tenant, RandomState>,
     api: ApiBreaker,
     api_throttle: ApiThrottle,
     reports: Outbox<BreakerReport>,
@@ -140,7 +142,7 @@ impl Breakers {
     pub fn new(rule: Option<Rule>) -> Self {
         Self {
             rule,
-            failing: HashSet::new(),
+            failing: HashSet::default(),
             api: ApiBreaker::Healthy,
             api_throttle: ApiThrottle::default(),
             reports: Outbox::default(),

@@ -4,6 +4,8 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
 
+use foldhash::fast::RandomState;
+
 use crate::action::JobKey;
 use rules::limit::{Algorithm, Limit, Limits};
 use rules::tenant::Tenant;
@@ -19,7 +21,7 @@ const MAX_IDLE_KEYS: usize = 1024;
 #[derive(Debug, Default)]
 pub struct Leases {
     budgets: BTreeMap<LeaseKey, LeaseWaiters>,
-    waiting: HashMap<JobKey, (LeaseKey, Duration)>,
+    waiting: HashMap<JobKey, (LeaseKey, Duration), RandomState>,
 }
 
 /// The jobs that wait for leases of one budget.

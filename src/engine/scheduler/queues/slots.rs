@@ -1,6 +1,9 @@
 //! Bounds the worker slots of each tenant, and divides the free ones among tenants.
 
+use std::collections::HashSet;
 use std::time::Duration;
+
+use foldhash::fast::RandomState;
 
 use super::{Queues, slot_shares};
 use rules::tenant::Tenant;
@@ -91,7 +94,11 @@ impl Queues {
             |get: fn(&SlotCandidate) -> usize| -> Vec<usize> { tenants.iter().map(get).collect() };
         let (demands, runs) = (of(|it| it.demand), of(|it| it.run));
         let unreserved = match tenants.iter().any(|it| it.is_large) {
-            true => self.unreserved(|other| tenants.iter().all(|it| it.tenant != *other)),
+            true => {
+                let asking = tenants.iter().map(|it| &it.tenant);
+                let asking: HashSet<_, RandomState> = asking.collect();
+                self.unreserved(|other| !asking.contains(other))
+            }
             false => self.free(),
         };
         if unreserved == self.free() {

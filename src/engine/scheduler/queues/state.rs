@@ -124,6 +124,9 @@ impl ShardSums {
         let before = state.sum();
         let done = change(state);
         let after = state.sum();
+        if after == before {
+            return done;
+        }
         let sum = self.0.entry(state.shard).or_default();
         sum.ready = sum.ready + after.ready - before.ready;
         sum.at_once = sum.at_once + after.at_once - before.at_once;

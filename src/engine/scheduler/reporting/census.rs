@@ -3,6 +3,8 @@
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
+use foldhash::fast::RandomState;
+
 use crate::facts::JobFact;
 use crate::scheduler::Scheduler;
 use crate::scheduler::due_time::LATE_AFTER;
@@ -20,13 +22,12 @@ const MAX_TENANTS: usize = 10_000;
 /// The suspended tenants, as the gate's answers report them, and the ends of their suspensions: in
 /// scheduler time, and in milliseconds of the store's clock.
 #[derive(Debug, Default)]
-pub struct SuspendedTenants(HashMap<Tenant, (Duration, u64)>);
+pub struct SuspendedTenants(HashMap<Tenant, (Duration, u64), RandomState>);
 
 impl SuspendedTenants {
     /// Records the state of `tenant` in an answer.
     pub fn record(&mut self, now: Duration, tenant: &Tenant, reply: &TenantReply) {
         match reply.blocked_until_ms.saturating_sub(reply.now_ms) {
-            0 if self.0.is_empty() => {}
             0 => _ = self.0.remove(tenant),
             left_ms => {
                 let until = now + Duration::from_millis(left_ms);
