@@ -42,8 +42,8 @@ pub(super) async fn attempt<H: PreparingHandler>(
     handler: &H,
     job: &Job,
     call: Option<H::Ready>,
-    permit: Permit,
-    watch: Option<CallWatch>,
+    permit: &Permit,
+    watch: Option<&CallWatch>,
 ) -> CallEnd {
     let started = Instant::now();
     let Some(call) = call.filter(|_| permit.is_good()) else {
@@ -56,7 +56,7 @@ pub(super) async fn attempt<H: PreparingHandler>(
     // Pinned here because it is a kilobyte large.
     let sent = pin!(AssertUnwindSafe(handler.send(job, call, permit.clone())).catch_unwind());
     let (attempt, is_late) = match watch {
-        Some(watch) => watched(sent, &permit, &watch).await,
+        Some(watch) => watched(sent, permit, watch).await,
         None => (sent.await, false),
     };
     let attempt = attempt.unwrap_or_else(|_| Attempt {
@@ -68,7 +68,7 @@ pub(super) async fn attempt<H: PreparingHandler>(
         ..panicked().into()
     });
     CallEnd {
-        signal: signal_at_end(&attempt.fate, &permit, is_late),
+        signal: signal_at_end(&attempt.fate, permit, is_late),
         attempt,
         took: started.elapsed(),
     }

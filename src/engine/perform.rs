@@ -203,7 +203,7 @@ impl<B: Broker, G: Gate, H: PreparingHandler> EngineLoop<B, G, H> {
             signals: self.signals.clone(),
         });
         let calls = async move {
-            let ended = calls::attempt(&*handler, &job, call, permit, watch).await;
+            let ended = calls::attempt(&*handler, &job, call, &permit, watch.as_ref()).await;
             TaskReport::Finished(key, ended)
         };
         self.tasks.spawn(Box::pin(calls).in_current_span());

@@ -265,28 +265,26 @@ impl StartRecord {
     /// corrected for late calls.
     fn call(&self) -> Option<lateness::CallInFlight> {
         let guard = Duration::from_millis(self.limits.guard_ms());
-        let by_guard = self.limits.iter().filter(|limit| {
+        let (mut has_guard, mut tolerance, mut window) = (false, Duration::MAX, Duration::MAX);
+        for limit in self.limits.iter() {
             let facts = limit.algorithm().facts();
-            facts.counts_arrivals && limit.guard_ms() > 0 && !limit.algorithm().has_burst()
-        });
-        let by_guard = by_guard.map(|limit| (guard, Duration::from_millis(limit.window_ms())));
-        let tolerances = by_guard.clone().chain(self.spacings());
-        Some(lateness::CallInFlight {
+            if facts.counts_arrivals && limit.guard_ms() > 0 && !limit.algorithm().has_burst() {
+                has_guard = true;
+                tolerance = tolerance.min(guard);
+                window = window.min(Duration::from_millis(limit.window_ms()));
+            }
+            // The margin and the distance between starts of a bucket.
+            if limit.spacing_us() > 0 {
+                tolerance = tolerance.min(Duration::from_micros(limit.spacing_us().into()));
+                window = window.min(limit.distance());
+            }
+        }
+        (tolerance < Duration::MAX).then_some(lateness::CallInFlight {
             asked_at: self.asked_at,
-            guard: by_guard.clone().next().map(|_| guard),
-            tolerance: tolerances.clone().map(|(tolerance, _)| tolerance).min()?,
-            window: tolerances.map(|(_, window)| window).min()?,
+            guard: has_guard.then_some(guard),
+            tolerance,
+            window,
             covered: self.covered,
-        })
-    }
-
-    /// Returns the margin and the distance between starts of each bucket that has a margin.
-    fn spacings(&self) -> impl Iterator<Item = (Duration, Duration)> + Clone {
-        let apart = (self.limits.iter()).filter(|limit| limit.spacing_us() > 0);
-        apart.map(|limit| {
-            let distance = limit.distance();
-            let spacing_us = limit.spacing_us();
-            (Duration::from_micros(spacing_us.into()), distance)
         })
     }
 }
