@@ -284,17 +284,17 @@ impl Handler for ApiHandler {
         let now =
             UNIX_EPOCH + Duration::from_micros(self.called.epoch_us) + self.called.began.elapsed();
         let verdict = verdict(&self.answers, &answer, now);
-        let reason = format!("the API answered {status}");
+        let reason = || format!("the API answered {status}");
         let outcome = match verdict.meaning {
             Consequence::Done => Outcome::Done,
             Consequence::Throttle => Outcome::Throttled {
                 after: verdict.seen.refused.and_then(|refused| refused.after),
-                reason,
+                reason: reason(),
             },
-            Consequence::Reject => Outcome::Reject { reason },
+            Consequence::Reject => Outcome::Reject { reason: reason() },
             Consequence::Retry => Outcome::Retry {
                 after: verdict.retry_after,
-                reason,
+                reason: reason(),
             },
         };
         Attempt {

@@ -6,9 +6,10 @@ mod quota;
 mod series;
 mod unfinished;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
+use foldhash::fast::RandomState;
 use rules::policy::Policy;
 use serde::Serialize;
 
@@ -229,14 +230,14 @@ impl Figures {
 /// Returns the figures of the tenants with the most jobs, and the number of the other tenants.
 /// `waits` has the wait of each job, if it has one.
 fn busiest_tenants(jobs: &[SimulatedJob], waits: &[Option<Wait>]) -> (Vec<TenantSummary>, usize) {
-    let mut by_tenant: BTreeMap<&str, (usize, Vec<Wait>)> = BTreeMap::new();
+    let mut by_tenant: HashMap<&str, (usize, Vec<Wait>), RandomState> = HashMap::default();
     for (job, wait) in jobs.iter().zip(waits) {
         let of_tenant = by_tenant.entry(&job.tenant).or_default();
         of_tenant.0 += 1;
         of_tenant.1.extend(wait);
     }
     let mut busiest: Vec<_> = by_tenant.into_iter().collect();
-    busiest.sort_by_key(|(_, (jobs, _))| std::cmp::Reverse(*jobs));
+    busiest.sort_unstable_by_key(|(tenant, (jobs, _))| (std::cmp::Reverse(*jobs), *tenant));
     let others = busiest.len().saturating_sub(SHOWN_TENANTS);
     busiest.truncate(SHOWN_TENANTS);
     let shown = busiest
@@ -269,7 +270,7 @@ fn dead(history: &RunHistory) -> BTreeMap<String, usize> {
     dead
 }
 
-fn of_limits(quotas: &MeasuredQuotas, history: &RunHistory) -> Vec<LimitSummary> {
+fn of_limits(quotas: &MeasuredQuotas<'_>, history: &RunHistory) -> Vec<LimitSummary> {
     let mut waits: BTreeMap<&Arc<str>, Vec<Wait>> = BTreeMap::new();
     for wait in &history.waits {
         (waits.entry(&wait.limit).or_default()).push((wait.us, wait.is_unfinished));

@@ -1,13 +1,12 @@
 //! The gate as a simulated worker reaches it: with a latency, and with a record of which job waits
 //! for which limit.
 
-use std::collections::hash_map::DefaultHasher;
 use std::collections::{BTreeMap, HashMap};
-use std::hash::{Hash, Hasher};
+use std::hash::BuildHasher;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use foldhash::fast::RandomState;
+use foldhash::fast::{FixedState, RandomState};
 use gate::memory::MemoryGate;
 use gate::{
     Answer, BreakerEvent, BreakerScope, Candidate, Change, DedupeAnswer, DedupeReplies, Gate,
@@ -102,9 +101,7 @@ impl WaitRecorder {
     }
 
     fn note(&self, ask: &TenantAsk, answers: &[Answer]) {
-        let mut waitlist = DefaultHasher::new();
-        (&ask.tenant, &ask.labels).hash(&mut waitlist);
-        let waitlist = waitlist.finish();
+        let waitlist = FixedState::default().hash_one((&ask.tenant, &ask.labels));
         let place = |ticket: Ticket| (waitlist, ticket.generation, ticket.number);
         let RecordedWaits {
             waiting,

@@ -57,8 +57,9 @@ impl LoadProfile {
         let mut random = SmallRng::seed_from_u64(seed);
         let shares = Shares::new(self.tenants, self.skew);
         let mut jobs = Vec::new();
+        let names: Vec<String> = (1..=self.tenants).map(|n| format!("tenant-{n}")).collect();
         let mut job = |at: f64, random: &mut SmallRng| {
-            let tenant = format!("tenant-{}", shares.next(random) + 1);
+            let tenant = names[shares.next(random)].clone();
             let cost = self.cost.next(random);
             jobs.push(SimulatedJob {
                 cost,

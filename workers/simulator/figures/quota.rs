@@ -1,7 +1,9 @@
 //! Usage of each limit at the API, by quota.
 
-use std::collections::BTreeMap;
+use std::borrow::Cow;
+use std::collections::{BTreeMap, HashMap};
 
+use foldhash::fast::RandomState;
 use rules::limit::{Algorithm, Limit};
 use rules::policy::Policy;
 use rules::scope::Scope;
@@ -13,11 +15,13 @@ use crate::history::{RecordedCall, RunHistory};
 use crate::jobs::{SimulatedJob, Text};
 
 /// All quotas of a run.
-pub(super) struct MeasuredQuotas {
+pub(super) struct MeasuredQuotas<'a> {
     /// By limit name, then by owner.
-    each: BTreeMap<String, BTreeMap<String, MeasuredQuota>>,
+    each: BTreeMap<&'a str, HashMap<Cow<'a, str>, MeasuredQuota, RandomState>>,
+    /// The tenants of the jobs, by their IDs.
+    tenants: HashMap<&'a str, Option<Tenant>, RandomState>,
     /// Names of the limits that have quotas, in the order of the configuration.
-    names: Vec<String>,
+    names: Vec<&'a str>,
     epoch_us: u64,
     /// End of the run.
     end_us: u64,
@@ -32,12 +36,18 @@ pub(super) struct MeasuredQuota {
     pub calls: Vec<(u64, u64, u64)>,
 }
 
-impl MeasuredQuotas {
+impl<'a> MeasuredQuotas<'a> {
     /// Collects the quotas of all calls of a run that ended at `end_us`. The jobs determine which
     /// limits apply.
-    pub fn of(policy: &Policy, jobs: &[SimulatedJob], history: &RunHistory, end_us: u64) -> Self {
+    pub fn of(
+        policy: &'a Policy,
+        jobs: &'a [SimulatedJob],
+        history: &RunHistory,
+        end_us: u64,
+    ) -> Self {
         let mut quotas = Self {
             each: BTreeMap::new(),
+            tenants: HashMap::default(),
             names: Vec::new(),
             epoch_us: history.epoch_us,
             end_us,
@@ -54,21 +64,22 @@ impl MeasuredQuotas {
         for limit in policy.all().flat_map(|limits| limits.iter()) {
             let name = limit.name();
             if quotas.each.contains_key(name) && !quotas.names().any(|known| known == name) {
-                quotas.names.push(name.to_owned());
+                quotas.names.push(name);
             }
         }
         quotas
     }
 
     /// Adds a call of `job`; without a call, adds only the job's quotas.
-    fn add(&mut self, policy: &Policy, job: &SimulatedJob, call: Option<&RecordedCall>) {
-        let Ok(tenant) = Tenant::parse(&job.tenant) else {
+    fn add(&mut self, policy: &'a Policy, job: &'a SimulatedJob, call: Option<&RecordedCall>) {
+        let tenant = self.tenants.entry(&job.tenant);
+        let Some(tenant) = tenant.or_insert_with(|| Tenant::parse(&job.tenant).ok()) else {
             return;
         };
-        let limits = policy.limits(&tenant, job.plan_under(policy).as_deref());
+        let limits = policy.limits(tenant, job.plan_under(policy).as_deref());
         let cost = job.cost.min(limits.max_cost());
         for limit in limits.iter() {
-            let of_limit = self.each.entry(limit.name().to_owned()).or_default();
+            let of_limit = self.each.entry(limit.name()).or_default();
             let whose = quota_owner(limit.scope(), job);
             let quota = of_limit.entry(whose).or_insert_with(|| MeasuredQuota {
                 limit: limit.clone(),
@@ -84,13 +95,15 @@ impl MeasuredQuotas {
 
     /// Returns the names of the limits.
     pub fn names(&self) -> impl Iterator<Item = &str> {
-        self.names.iter().map(String::as_str)
+        self.names.iter().copied()
     }
 
-    /// Returns the quotas of the limit `name`, each with its owner.
+    /// Returns the quotas of the limit `name`, each with its owner, in the order of the owners.
     pub fn of_limit(&self, name: &str) -> impl Iterator<Item = (&str, &MeasuredQuota)> + use<'_> {
         let all = self.each.get(name).into_iter().flatten();
-        all.map(|(whose, quota)| (whose.as_str(), quota))
+        let mut all: Vec<_> = all.map(|(whose, quota)| (&**whose, quota)).collect();
+        all.sort_unstable_by_key(|(whose, _)| *whose);
+        all.into_iter()
     }
 
     /// Returns the busiest quota of the limit `name`: the one with the largest used share of the
@@ -110,10 +123,10 @@ impl MeasuredQuotas {
         quota.used_until(self.epoch_us, self.end_us)
     }
 
-    fn most_used<'a>(
+    fn most_used<'q>(
         &self,
-        all: impl Iterator<Item = &'a MeasuredQuota>,
-    ) -> Option<&'a MeasuredQuota> {
+        all: impl Iterator<Item = &'q MeasuredQuota>,
+    ) -> Option<&'q MeasuredQuota> {
         let all = all.map(|quota| (share(self.used_in_all(quota)), quota));
         let busiest = all.reduce(|one, two| if two.0 > one.0 { two } else { one });
         busiest.map(|(_, quota)| quota)
@@ -121,19 +134,19 @@ impl MeasuredQuotas {
 }
 
 /// Describes the owner of the quota that the job uses in a limit with this scope.
-fn quota_owner(scope: &Scope, job: &SimulatedJob) -> String {
+fn quota_owner<'a>(scope: &Scope, job: &'a SimulatedJob) -> Cow<'a, str> {
     let tenant = &job.tenant;
     match scope {
-        Scope::Global => String::new(),
-        Scope::Tenant => tenant.clone(),
-        Scope::RoutingKey => format!(
-            "{tenant} {}",
-            job.routing_key.as_deref().unwrap_or_default()
-        ),
+        Scope::Global => "".into(),
+        Scope::Tenant => tenant.into(),
+        Scope::RoutingKey => {
+            let key = job.routing_key.as_deref().unwrap_or_default();
+            format!("{tenant} {key}").into()
+        }
         Scope::Header(name) => match job.header_value(name) {
-            Some(Text::Text(text)) => format!("{tenant} {text}"),
-            Some(Text::Number(number)) => format!("{tenant} {number}"),
-            None => format!("{tenant} "),
+            Some(Text::Text(text)) => format!("{tenant} {text}").into(),
+            Some(Text::Number(number)) => format!("{tenant} {number}").into(),
+            None => format!("{tenant} ").into(),
         },
     }
 }
