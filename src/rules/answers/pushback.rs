@@ -354,7 +354,8 @@ impl LimitHeaders {
     }
 
     fn quotas(&self) -> Quotas {
-        if self.is_cached {
+        let is_structured = !self.rate_limit.is_empty() || !self.policy.is_empty();
+        if self.is_cached || !is_structured && self.counters.is_empty() {
             return Quotas::default();
         }
         quota::all(&self.rate_limit, &self.policy, &self.counters)

@@ -48,7 +48,10 @@ const BEFORE_CALLS: usize = 3;
 impl InBody {
     /// Reads the values that `fields` need from the body.
     pub fn read(body: &[u8], fields: &Fields) -> Self {
-        Self::at(body, &pointers(fields).collect::<Vec<_>>())
+        match Self::is_needed(fields) {
+            true => Self::at(body, &pointers(fields).collect::<Vec<_>>()),
+            false => Self(Ok(Vec::new())),
+        }
     }
 
     /// Reads only the tenant.

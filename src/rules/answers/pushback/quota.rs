@@ -79,9 +79,6 @@ pub(super) fn states(field: &[u8]) -> Vec<QuotaState> {
 /// Returns the members of `RateLimit-Policy`: `"name";q=100;w=60`, or `100;w=60` until -07. Leaves
 /// out limits of bytes or of concurrent requests, which are not calls per window.
 pub(super) fn policies(field: &[u8]) -> Vec<Quota> {
-    if field.is_empty() {
-        return Vec::new();
-    }
     let Ok(list) = Parser::new(field).parse::<List>() else {
         return Vec::new();
     };
