@@ -3,7 +3,7 @@
 -- end with a zero byte.
 local WAITLIST_FORMAT = '>I6I7I7I6I6I7I6I6I6I7'
 local LIMIT_FORMAT = '>I2I1I8I8I8I8I8I8I4I8I8I1sss'
--- What the shortcuts need of a limit, which is the beginning of it.
+-- The first fields of a limit, which the shortcuts read.
 local LIMIT_START_FORMAT = '>I2I1I8I8I8I8I8'
 local JOB_FORMAT = '>I8I8I8'
 local JOB_BYTES = 24

@@ -72,7 +72,10 @@ fn text(name: &str) -> &'static str {
 /// Returns a constant that `line` of a script defines, and its value, which is a number or a text.
 fn constant(line: &str) -> Option<(&str, &str)> {
     let (name, value) = line.strip_prefix("local ")?.split_once(" = ")?;
-    let is_literal = value.parse::<u64>().is_ok() || value.starts_with('\'');
+    let text = value
+        .strip_prefix('\'')
+        .and_then(|rest| rest.strip_suffix('\''));
+    let is_literal = value.parse::<u64>().is_ok() || text.is_some_and(|it| !it.contains('\''));
     let is_upper = |c: char| c.is_ascii_uppercase() || c == '_';
     (is_literal && name.chars().all(is_upper)).then_some((name, value))
 }
@@ -81,7 +84,8 @@ fn constant(line: &str) -> Option<(&str, &str)> {
 static CONSTANTS: LazyLock<HashMap<&str, String>> = LazyLock::new(|| {
     let shared = SHARED.map(|(name, value)| (name, value.to_string()));
     let texts = FILES.files().filter_map(File::contents_utf8);
-    let own = texts.flat_map(str::lines).filter_map(constant);
+    let lines = texts.flat_map(str::lines).map(str::trim_start);
+    let own = lines.filter_map(constant);
     let mut constants = HashMap::new();
     for (name, value) in (shared.into_iter()).chain(own.map(|(name, value)| (name, value.into()))) {
         let earlier = constants.insert(name, value);
@@ -326,6 +330,8 @@ fn with_waitlist(parts: &[&'static str]) -> Vec<&'static str> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::HashSet;
+
     use super::*;
     use kit::SECOND;
     use kit::gate::{named_limit, tenant};
@@ -358,6 +364,14 @@ mod tests {
             let part = code(file.contents_utf8().expect("text"));
             let is_used = scripts.iter().any(|script| script.source.contains(&part));
             assert!(is_used, "{} is in no script", file.path().display());
+        }
+        let texts = FILES.files().filter_map(File::contents_utf8);
+        let lines = texts.flat_map(str::lines).map(str::trim_start);
+        let rest = lines.filter(|line| constant(line).is_none() && !line.starts_with("--"));
+        let names = rest.flat_map(|line| line.split(|c: char| !c.is_alphanumeric() && c != '_'));
+        let names: HashSet<&str> = names.collect();
+        for name in CONSTANTS.keys() {
+            assert!(names.contains(name), "no script uses {name}");
         }
     }
 }
