@@ -7,7 +7,7 @@ local function int(n)
 end
 
 -- Returns Redis's clock in milliseconds since the Unix epoch, rounded down (for comparisons) and up
--- (the time recorded for starts). It stands still during a script.
+-- (the time recorded for starts). A script reads it once: before Redis 7.2 it does not stand still.
 local clock_now, clock_stamp
 local function read_clock()
   if not clock_now then

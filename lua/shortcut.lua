@@ -22,7 +22,7 @@ do
     local now, stamp = read_clock()
     local f, closed, _, now_serving, last_issued, _, seen, _, _, window = waitlist_read(KEYS[1])
     waitlist_known = f
-    if not f.overrides and not f.breaker and closed <= now and now_serving == last_issued and seen == 0 then
+    if not f[5] and not f[6] and closed <= now and now_serving == last_issued and seen == 0 then
       local first = shortcut(now, stamp, jobs, window)
       if first then
         return struct.pack(STARTED_FORMAT, now, first)

@@ -2,7 +2,7 @@
 -- sliding_shortcut.lua read and write entries with these functions. The specification is
 -- src/rules/algorithms/sliding.rs, of spans src/rules/algorithms/span.rs.
 
--- The fields `spans` and `corrected` of KEYS[3], if the shortcut has read them.
+-- The fields `spans` and `corrected` of KEYS[3], if the shortcut has read them without deciding.
 local log_known
 
 -- Compares the ends of a log with its number of entries. Returns the cost of all entries, the

@@ -84,6 +84,7 @@ end
 local function read_log(limit, limits, longest)
   local key, beside, now, stamp, writing = KEYS[limit.key], KEYS[limit.key + 1], limits.now, limits.stamp, limits.writing
   local noted = log_known or redis.call('HMGET', beside, 'spans', 'corrected')
+  log_known = nil
   longest = writing and log_note_span(beside, noted[1], longest, now) or longest
   -- `first` and `sequence` are the numbers of our first and last entries. The table has 15 fields,
   -- and one more with corrections; with another one, Lua would double it.

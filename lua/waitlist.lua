@@ -86,10 +86,10 @@ end
 
 local function waitlist_load(key, now)
   local f, closed, generation, now_serving, last_issued, jobs, seen, room, widest, window, usual, kept = waitlist_read(key)
-  local claimed_ahead = f.past or ''
+  local claimed_ahead = f[2] or ''
   local overrides, latest = nil, 0
-  if f.overrides then
-    overrides, latest = overrides_parse(f.overrides, now)
+  if f[5] then
+    overrides, latest = overrides_parse(f[5], now)
   end
   -- 16 fields: with one more, Lua would double the table.
   local waitlist = {
@@ -110,8 +110,8 @@ local function waitlist_load(key, now)
     kept = math.max(math.min(kept, now + NEEDED_MS), closed, latest),
     changed = seen > now,
   }
-  if f.breaker then
-    local breaker = breaker_parse(f.breaker, now)
+  if f[6] then
+    local breaker = breaker_parse(f[6], now)
     waitlist.breaker = breaker
     waitlist.closed = math.max(closed, breaker_closed(breaker, now))
     waitlist.kept = math.max(waitlist.kept, breaker_kept(breaker))
