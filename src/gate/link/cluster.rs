@@ -559,9 +559,12 @@ mod tests {
     #[tokio::test]
     async fn a_node_that_names_a_failed_primary_does_not_hide_the_promoted_one() {
         let cluster = cluster(Duration::from_millis(20)).await;
-        get(&cluster).await.expect_err("the primary is closed");
-        let answer = get(&cluster).await.expect("the promoted primary answers");
-        assert_eq!(answer, Value::Okay);
+        // If the machine stalls for this long, the first question finds the promoted primary.
+        let answer = match get(&cluster).await {
+            Err(_closed) => get(&cluster).await,
+            answer => answer,
+        };
+        assert_eq!(answer.expect("it answers"), Value::Okay);
     }
 
     #[tokio::test]
