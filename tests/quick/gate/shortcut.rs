@@ -92,6 +92,10 @@ enum Step {
     Foreign,
     /// An operator sets a max for this time, in milliseconds.
     Set(u64),
+    /// The tenant's plan changes to the other one, or back.
+    Plan,
+    /// The hash beside the log is lost.
+    Loss,
 }
 
 const STEPS: [Step; 11] = [
@@ -109,6 +113,16 @@ const STEPS: [Step; 11] = [
 ];
 /// Number of steps before the last question.
 const LENGTH: u32 = 3;
+/// Steps between plans with different windows.
+const PLAN_STEPS: [Step; 5] = [
+    Step::Ask(1, 1, 9),
+    Step::Plan,
+    Step::Clock(700),
+    Step::Clock(2_000),
+    Step::Loss,
+];
+/// Number of steps between plans before the last question.
+const PLAN_LENGTH: u32 = 5;
 
 /// A gate on a server of its own.
 struct Side {
@@ -168,14 +182,15 @@ impl Side {
 struct Bed {
     clock: Arc<AtomicU64>,
     sides: [Side; 2],
-    limits: Limits,
+    /// The limits in force, and those of the other plan.
+    plans: [Limits; 2],
     asked: u64,
     last: Option<Receipt>,
     ticket: Option<Ticket>,
 }
 
 impl Bed {
-    fn new(limits: &Limits) -> Self {
+    fn new(plans: [Limits; 2]) -> Self {
         let clock = Arc::new(AtomicU64::new(BEGIN_US));
         Self {
             sides: [
@@ -183,7 +198,7 @@ impl Bed {
                 Side::new(without_shortcut, &clock),
             ],
             clock,
-            limits: limits.clone(),
+            plans,
             asked: 0,
             last: None,
             ticket: None,
@@ -201,7 +216,7 @@ impl Bed {
         let ask = TenantAsk {
             permits: format!("permit-{}", self.asked),
             budget,
-            ..asking("t", &self.limits, questions)
+            ..asking("t", &self.plans[0], questions)
         };
         let mut replies = Vec::new();
         for side in &self.sides {
@@ -234,7 +249,7 @@ impl Bed {
                 let costly = self.last.clone().map(|receipt| (receipt, End::Cost(3)));
                 let report = [TenantSettlements {
                     call: format!("call-{}", self.asked),
-                    ..settling("t", &self.limits, costly)
+                    ..settling("t", &self.plans[0], costly)
                 }];
                 for side in &self.sides {
                     side.gate.settle(&report).await.expect("an answer");
@@ -266,6 +281,17 @@ impl Bed {
                     changed.expect("an answer");
                 }
             }
+            Step::Plan => self.plans.swap(0, 1),
+            Step::Loss => {
+                for side in &self.sides {
+                    for key in side.server.keys() {
+                        let spans = side.server.command(cmd("HGET").arg(&key).arg("spans"));
+                        if matches!(spans, Value::BulkString(_)) {
+                            side.server.command(cmd("DEL").arg(&key));
+                        }
+                    }
+                }
+            }
         }
     }
 
@@ -276,17 +302,17 @@ impl Bed {
     }
 }
 
-/// Plays all sequences of a few steps.
-async fn shortens_nothing_else(limits: Limits) {
-    let mut bed = Bed::new(&limits);
-    let count = STEPS.len();
-    for sequence in 0..count.pow(LENGTH) {
-        let steps = (0..LENGTH).map(|at| STEPS[sequence / count.pow(at) % count]);
+/// Plays all sequences of `length` of `steps`, between two questions.
+async fn play_all(bed: &mut Bed, steps: &[Step], length: u32) {
+    let (plans, count) = (bed.plans.clone(), steps.len());
+    for sequence in 0..count.pow(length) {
+        let steps = (0..length).map(|at| steps[sequence / count.pow(at) % count]);
         let steps: Vec<Step> = steps.chain([Step::Ask(1, 1, 1)]).collect();
         println!("{steps:?}");
         bed.begin();
-        // With fixed windows, the script itself decides the first question, and stores what the
-        // shortcut needs.
+        bed.plans = plans.clone();
+        // The script itself decides the first question with fixed windows, and stores the fields
+        // that the shortcut reads.
         bed.play(Step::Ask(1, 1, 1)).await;
         if sequence == 0 {
             bed.compare();
@@ -294,11 +320,17 @@ async fn shortens_nothing_else(limits: Limits) {
         for (at, step) in (1..).zip(steps) {
             bed.play(step).await;
             // Several sequences begin with the same steps. The first of them compares these.
-            if at > LENGTH || sequence < count.pow(at) {
+            if at > length || sequence < count.pow(at) {
                 bed.compare();
             }
         }
     }
+    bed.plans = plans;
+}
+
+async fn shortens_nothing_else(limits: Limits) {
+    let mut bed = Bed::new([limits.clone(), limits]);
+    play_all(&mut bed, &STEPS, LENGTH).await;
     // The shortcut drops a start that is over.
     bed.begin();
     for ms in [0, 600, 600, 500] {
@@ -335,4 +367,12 @@ async fn the_sliding_shortcut_decides_and_stores_as_the_script() {
     for limits in limits_of(Algorithm::SlidingWindow) {
         shortens_nothing_else(limits).await;
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_sliding_shortcut_keeps_the_log_for_the_plan_with_the_longest_window() {
+    let plan = |max, ms| guarded_limit("default", Algorithm::SlidingWindow, (max, ms, 50)).into();
+    let mut bed = Bed::new([plan(9, 1_000), plan(9, 2_500)]);
+    play_all(&mut bed, &PLAN_STEPS, PLAN_LENGTH).await;
+    assert!(bed.sides[0].short.load(Ordering::Relaxed) > bed.asked / 2);
 }
