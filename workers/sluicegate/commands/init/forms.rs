@@ -233,7 +233,7 @@ impl Amount {
         }
         let digits = u32::try_from(fraction.len()).ok()?;
         let mut of: u64 = format!("{whole}{fraction}").parse().ok()?;
-        let mut parts = 10_u64.checked_pow(digits)?;
+        let parts = 10_u64.checked_pow(digits)?;
         let mut rest = rest.trim();
         let suffix = SUFFIXES.iter().find_map(|(suffix, times)| {
             Some((rest.strip_prefix(suffix)?.strip_prefix(' ')?, times))
@@ -241,25 +241,22 @@ impl Amount {
         if let Some((after, times)) = suffix {
             (of, rest) = (of.checked_mul(*times)?, after.trim());
         }
-        let (mut common, mut remainder) = (of, parts);
-        while remainder > 0 {
-            (common, remainder) = (remainder, common % remainder);
-        }
-        (of, parts) = (of / common, parts / common);
         (of > 0).then(|| (Self { of, parts }, rest.to_owned()))
     }
 
     fn whole(&self) -> Option<u64> {
-        (self.parts == 1).then_some(self.of)
+        (self.of.is_multiple_of(self.parts)).then_some(self.of / self.parts)
     }
 
     /// Returns this amount in each `window_ms` as a whole number in a window: 2.5 per second is 1
     /// per 400 ms. A longer window would allow more than this amount in `window_ms`, except for a
     /// limit `with_burst`, which is even.
     fn per(&self, window_ms: u64, with_burst: bool) -> Option<(u64, u64)> {
+        if let Some(max) = self.whole() {
+            return Some((max, window_ms));
+        }
         let longer_ms = window_ms.checked_mul(self.parts)?;
         Some(match longer_ms.div_ceil(self.of) {
-            _ if self.parts == 1 => (self.of, window_ms),
             _ if with_burst && self.of > self.parts => (self.of, longer_ms),
             apart_ms if apart_ms >= MIN_APART_MS => (1, apart_ms),
             _ => (self.of / self.parts, window_ms),
