@@ -110,8 +110,9 @@ impl Facts {
         self.0.push(fact.into());
     }
 
-    /// Moves all events into the empty `buffer`.
+    /// Replaces the content of `buffer` by all events.
     pub fn take(&mut self, buffer: &mut Vec<Fact>) {
+        buffer.clear();
         std::mem::swap(&mut self.0, buffer);
     }
 }

@@ -259,7 +259,7 @@ impl Scheduler {
         self.agenda.take()
     }
 
-    /// Moves the facts since the last call into the empty `buffer`, which is used for new facts.
+    /// Replaces the content of `buffer` by the facts since the last call.
     pub fn take_facts(&mut self, buffer: &mut Vec<Fact>) {
         self.facts.take(buffer);
     }
