@@ -167,8 +167,8 @@ local function waitlist_issue(waitlist, now, units)
 end
 
 -- Records the start of a job of `units` with `ticket`. A ticket counts once, and tickets more than
--- limits_reach(limits) behind are given up.
-local function waitlist_claim(waitlist, ticket, units, limits_reach, limits)
+-- reach(limits) behind are given up.
+local function waitlist_claim(waitlist, ticket, units, reach, limits)
   if ticket <= waitlist.now_serving then
     return
   end
@@ -178,7 +178,7 @@ local function waitlist_claim(waitlist, ticket, units, limits_reach, limits)
     waitlist.now_serving = ticket
     return
   end
-  local now_serving = math.max(waitlist.now_serving, ticket - limits_reach(limits))
+  local now_serving = math.max(waitlist.now_serving, ticket - reach(limits))
   local claimed_ahead = string.sub(waitlist.claimed_ahead, now_serving - waitlist.now_serving + 1)
   local first = math.max(ticket - units, now_serving) - now_serving
   local last = ticket - now_serving
