@@ -75,6 +75,12 @@ pub async fn bury(client: &Client, letters: &[(&str, &str, &str)]) {
     kit::publish(client, &client.names().dead, letters).await;
 }
 
+/// Puts this number of dead letters of one tenant into the dead-letter queue.
+async fn bury_many(client: &Client, number: u32) {
+    let letters = (1..=number).map(|id| letter(&id.to_string(), "a", "HTTP 500"));
+    kit::publish(client, &client.names().dead, letters).await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn publish_puts_confirmed_jobs_into_the_queue() {
     let yaml = yaml();
@@ -564,12 +570,7 @@ async fn replay_removes_each_letter_from_a_slow_queue() {
         rabbit.url()
     );
     let client = client(&yaml).await;
-    let names: Vec<String> = (1..=40).map(|number| number.to_string()).collect();
-    let letters: Vec<_> = names
-        .iter()
-        .map(|id| (id.as_str(), "a", "HTTP 500"))
-        .collect();
-    bury(&client, &letters).await;
+    bury_many(&client, 40).await;
     // Each write to the log of quorum queues now takes longer than the end of the command.
     let slow = "sys:install(ra_log_wal, {fun(_, _, _) -> timer:sleep(50) end, slow}).";
     rabbit.ctl(&["eval", slow]);
@@ -597,12 +598,7 @@ async fn replay_acks_only_what_rabbitmq_confirmed() {
         r#"{"max-length":1,"overflow":"reject-publish"}"#,
     ]);
     let client = client(&yaml).await;
-    let names: Vec<String> = (1..=20).map(|number| number.to_string()).collect();
-    let letters: Vec<_> = names
-        .iter()
-        .map(|id| (id.as_str(), "a", "HTTP 500"))
-        .collect();
-    bury(&client, &letters).await;
+    bury_many(&client, 20).await;
     let done = sluicegate(&yaml, &["dead", "replay", "--all", "--json"]).exited(1);
     let json = done.json();
     let number = |key: &str| {
