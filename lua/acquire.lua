@@ -12,7 +12,7 @@
 -- ARGV     the limits, described in limits.lua; then
 -- ARGV[2]  the budget: the maximum number of jobs that may start
 -- ARGV[3]  the name of the permits: job n gets this name and ":n"
--- ARGV[4]  the number of jobs, if all are new ones that cost 1; else the packed jobs, each with its
+-- ARGV[4]  the number of jobs if all are new and cost 1; otherwise the packed jobs, each with its
 --          ticket, as generation and number (0 and 0: a new job; 0 and 1: it had its turn but did
 --          not use its permit, so it is the first of the waitlist), and its cost. If there are
 --          shadows, AGAIN is added to the cost of a job that has started before without using its
