@@ -182,7 +182,7 @@ impl Side {
 struct Bed {
     clock: Arc<AtomicU64>,
     sides: [Side; 2],
-    /// The limits in force, and those of the other plan.
+    /// The limits in force, and the limits of the other plan.
     plans: [Limits; 2],
     asked: u64,
     last: Option<Receipt>,
