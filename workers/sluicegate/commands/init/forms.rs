@@ -101,15 +101,33 @@ pub enum Form {
 pub fn parse_all(text: &str) -> Result<Vec<Form>, String> {
     let text = without_commas_in_numbers(text).to_lowercase();
     let parts = text.replace(" and ", ",").replace(", burst", " burst");
+    let parts = [", resets ", "; resets ", " resets "]
+        .iter()
+        .fold(parts, |parts, resets| parts.replace(resets, ",resets "));
     let mut forms: Vec<Form> = Vec::new();
     for part in parts.split([',', ';']).map(str::trim) {
         let known = match (part.strip_prefix("resets "), forms.last_mut()) {
             (Some(when), Some(form)) => form.reset(when),
             _ => parse(part).map(|form| forms.push(form)),
         };
-        known.ok_or_else(|| format!("{part:?} is not a limit in a known form; {FORMS}"))?;
+        known.ok_or_else(|| match other_owner(part) {
+            Some(owner) => format!(
+                "{part:?} counts the calls of each {owner}, not of each tenant; leave out \"per \
+                 {owner}\", and add --tenant all if all tenants share one quota"
+            ),
+            None => format!("{part:?} is not a limit in a known form; {FORMS}"),
+        })?;
     }
     Ok(forms)
+}
+
+/// Returns the owner at the end of `text` that keeps it from being parsed, such as `ip`.
+fn other_owner(text: &str) -> Option<&str> {
+    [" per ", "/"].iter().find_map(|separator| {
+        let (limit, owner) = text.rsplit_once(separator)?;
+        let is_owner = owner.starts_with(char::is_alphabetic) && window_ms(owner).is_none();
+        (is_owner && parse(limit).is_some()).then_some(owner)
+    })
 }
 
 /// Returns the time zone that API documentation names, such as `pacific time`.
@@ -554,6 +572,7 @@ mod tests {
                    window-size: day\n  time-zone: America/Los_Angeles\n  starts: \"00:00\"\n";
         for text in [
             "10,000 per day, resets at midnight Pacific",
+            "10,000 per day resets at midnight Pacific",
             "10k calls/day; resets daily at 00:00 America/Los_Angeles",
             "10000 per calendar day, resets at midnight Pacific Time",
         ] {
@@ -589,9 +608,9 @@ mod tests {
             "0.5 per month",
             "0.0/s",
             "1.2.3/s",
-            "10 per second per method",
-            "10 per second per IP address",
             "1.000 per hour",
+            "10/s/",
+            "1000/day per hour",
             "10/s,",
             "2/s burst",
             "10/min, resets at midnight",
@@ -604,6 +623,19 @@ mod tests {
                 why.contains("is not a limit in a known form; write it like"),
                 "{why}"
             );
+        }
+        for (text, expected) in [
+            (
+                "5/s, 10 per second per IP",
+                "\"10 per second per ip\" counts the calls of each ip",
+            ),
+            (
+                "10 per second/method",
+                "leave out \"per method\", and add --tenant all if",
+            ),
+        ] {
+            let why = parse_all(text).expect_err(text);
+            assert!(why.contains(expected), "{why}");
         }
         let (_, examples) = FORMS.split_once(": ").expect("examples");
         let (examples, _) = examples.split_once("; ").expect("an end");
