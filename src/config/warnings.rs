@@ -31,6 +31,7 @@ impl Config {
         let (http, forward) = (&self.dispatch.http, self.dispatch.forward.as_ref());
         if let Some(http) = http {
             idle_rules(&http.answers.rules().rules, &mut found);
+            literal_variables(http, &mut found);
         }
         let is_unsigned = |http: &Http| http.sign == Sign::None && http.sign_secrets.is_some();
         let keeps_keys = |to: &Forward| to.exchange.is_empty() && to.routing_key.is_none();
@@ -270,6 +271,25 @@ fn idle_rules(rules: &[AnswerRule], found: &mut Vec<String>) {
                     rule.when
                 ));
             }
+        }
+    }
+}
+
+/// Adds headers whose value contains the name of an environment variable, such as `${TOKEN}`.
+fn literal_variables(http: &Http, found: &mut Vec<String>) {
+    let is_name = |name: &str| {
+        let mut bytes = name.bytes();
+        !name.is_empty() && bytes.all(|b| matches!(b, b'A'..=b'Z' | b'0'..=b'9' | b'_'))
+    };
+    for (name, text) in http.headers.expose() {
+        let mut ends = text.split("${").skip(1).filter_map(|it| it.split_once('}'));
+        if ends.any(|(variable, _)| is_name(variable)) {
+            // The value is secret, also in part.
+            found.push(format!(
+                "dispatch.http.headers: {name} contains ${{…}}, which is sent unchanged, since \
+                environment variables are not inserted; write the value itself, for example in \
+                dispatch.http.headers-file"
+            ));
         }
     }
 }

@@ -270,6 +270,28 @@ fn only_valid_methods_and_headers_are_accepted() {
 }
 
 #[test]
+fn a_header_with_the_name_of_a_variable_gets_a_warning_without_its_value() {
+    let warnings = |value: &str| {
+        let config = parse(&format!("url: 'https://h/', headers: {{x-key: '{value}'}}"));
+        config.expect(value).warnings()
+    };
+    let expected = "dispatch.http.headers: x-key contains ${…}, which is sent unchanged, since \
+        environment variables are not inserted; write the value itself, for example in \
+        dispatch.http.headers-file";
+    for value in [
+        "Bearer ${TOKEN}",
+        "${API_KEY_2}s3cr3t",
+        "a${b${C}",
+        "{tenant}-${A}",
+    ] {
+        assert_eq!(warnings(value), [expected], "{value}");
+    }
+    for value in ["Bearer $TOKEN", "a${}", "${B", "$2y$10$KEY}", "{B}"] {
+        assert_eq!(warnings(value), [""; 0], "{value}");
+    }
+}
+
+#[test]
 fn secrets_are_read_where_needed_and_calls_are_signed() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().display();

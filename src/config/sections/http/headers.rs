@@ -61,6 +61,14 @@ impl ConfiguredHeaders {
         HeaderName::from_bytes(name.as_bytes()).is_ok_and(|name| self.has(&name))
     }
 
+    /// Returns the names and whole values, which must never be printed.
+    pub(crate) fn expose(&self) -> impl Iterator<Item = (&HeaderName, String)> {
+        let of_jobs = (self.of_jobs.iter()).map(|(name, template)| (name, template.expose()));
+        let same = (self.same.iter())
+            .map(|(name, value)| (name, String::from_utf8_lossy(value.as_bytes()).into_owned()));
+        same.chain(of_jobs)
+    }
+
     /// Returns true if there is a header of this name.
     pub(crate) fn has(&self, name: &HeaderName) -> bool {
         self.same.contains_key(name) || self.of_jobs.iter().any(|(own, _)| own == name)
@@ -70,10 +78,7 @@ impl ConfiguredHeaders {
 impl Show for ConfiguredHeaders {
     /// Returns the names with hidden values.
     fn shown(&self) -> Option<ShownValue> {
-        let of_jobs = (self.of_jobs.iter()).map(|(name, template)| (name, template.expose()));
-        let same = (self.same.iter())
-            .map(|(name, value)| (name, String::from_utf8_lossy(value.as_bytes()).into_owned()));
-        let mut all = (same.chain(of_jobs))
+        let mut all = (self.expose())
             .map(|(name, secret)| (name, ShownValue::hidden(&secret)))
             .peekable();
         (all.peek().is_some()).then(|| ShownValue::names(all))
