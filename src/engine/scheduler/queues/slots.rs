@@ -11,12 +11,12 @@ use rules::tenant::Tenant;
 /// The slots divided by this stay free at most, for tenants with few slots that had one lately.
 const RESERVED_SHARE: usize = 4;
 /// A tenant with fewer slots than all divided by this has few.
-const FEW_SHARE: usize = 8;
+const FEW_SHARE: usize = 6;
 /// Maximum number of slots that a tenant gets in a row, before the next tenant's turn.
-const MAX_RUN: usize = 8;
+const MAX_RUN: usize = 10;
 /// A run has as many slots as usual calls fit into this time one after another. Longer calls make
 /// shorter runs.
-const RUN_TIME: Duration = Duration::from_millis(20);
+const RUN_TIME: Duration = Duration::from_millis(40);
 
 /// A tenant that may ask in the next round trip.
 #[derive(Debug)]
