@@ -1,7 +1,7 @@
 -- Several limits at once. The specification is src/rules/gate/model.rs.
 --
 -- Every script that knows limits has these before its own arguments:
--- ARGV[1]  the packed limits: as text, with nine arguments each, they would take six times as long.
+-- ARGV[1]  the packed limits: as text, with 14 arguments each, they would take six times as long.
 --          Each has: its size in bytes; the unit: 1 for calls, 0 for cost, 3 and 2 for those of a
 --          shadow; max, the units in a window; the span in milliseconds, which is the window, plus
 --          the guard if the algorithm counts over both; its margin in milliseconds (fixed window:

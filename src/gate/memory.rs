@@ -1,5 +1,4 @@
-//! A gate in memory: the model behind the [`Gate`] trait, for tests and for trying a worker without
-//! Redis.
+//! The gate in memory: the model behind the [`Gate`] trait, for `simulate` and tests.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -1,13 +1,11 @@
-//! The store behind the gate's client code: it runs a pipeline of commands in one round trip. Redis
-//! implements it, and so does a replacement that lets the caller control time, data loss and
-//! delays.
+//! A store in place of a Redis server, with which tests control time, data loss and delays.
 
 use ::redis::{Pipeline, Value};
 use futures_util::future::{BoxFuture, FutureExt, ready};
 
 use crate::GateError;
 
-/// A store in place of a Redis server.
+/// Runs pipelines of commands like a Redis server.
 pub trait Store: Send + Sync + 'static {
     /// Runs the commands in order, in one round trip. Returns one value per command, as Redis
     /// returns it.

@@ -44,7 +44,7 @@ pub enum WaitPlace {
     /// A delay queue, for the whole wait.
     #[strum(serialize = "delay-queue")]
     Queue,
-    /// The longest delay queue, for a part of the wait.
+    /// The longest delay queue within `max-delay`, for a part of the wait.
     Recheck,
 }
 

@@ -134,7 +134,8 @@ impl Scenario {
         }
     }
 
-    /// Returns the deliveries per job that P4 promises for a backlog of one tenant.
+    /// Returns the maximum number of deliveries per job. It is stricter than P4, because the demo's
+    /// load is simpler.
     pub fn deliveries_per_job(self) -> f64 {
         match self {
             Self::Limit | Self::Results | Self::Pipelines => 3.1,
