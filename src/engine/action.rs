@@ -134,7 +134,7 @@ pub enum Action {
         /// The job's key.
         key: JobKey,
         /// The job.
-        job: Job,
+        job: Box<Job>,
     },
     /// Drop the prepared calls of these jobs, and stop publishing their results for direct reply-to
     /// targets. No report follows.
@@ -144,7 +144,7 @@ pub enum Action {
         /// The job's key.
         key: JobKey,
         /// The job.
-        job: Job,
+        job: Box<Job>,
         /// When its permit expires (scheduler time).
         deadline: Duration,
         /// When to check the call while it is in flight (scheduler time), for

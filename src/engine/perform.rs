@@ -174,16 +174,15 @@ impl<B: Broker, G: Gate, H: PreparingHandler> EngineLoop<B, G, H> {
     }
 
     /// Prepares the call of a job.
-    fn prepare(&mut self, key: JobKey, job: Job) {
+    fn prepare(&mut self, key: JobKey, job: Box<Job>) {
         let handler = Arc::clone(&self.engine.handler);
         match handler.at_once_for(&job.tenant) {
-            Some(call) => {
-                (self.tasks).spawn(async move { TaskReport::Prepared(key, Ok(call), None) })
-            }
+            Some(call) => (self.tasks)
+                .spawn(async move { TaskReport::Prepared(key, Box::new(Ok(call)), None) }),
             None => {
                 let prepares = async move {
                     let (call, took) = calls::prepare(&*handler, &job).await;
-                    TaskReport::Prepared(key, call, Some(took))
+                    TaskReport::Prepared(key, Box::new(call), Some(took))
                 };
                 self.tasks.spawn(prepares.in_current_span())
             }
@@ -191,7 +190,13 @@ impl<B: Broker, G: Gate, H: PreparingHandler> EngineLoop<B, G, H> {
     }
 
     /// Calls the handler until `deadline`. `check`: when to check the call while it is in flight.
-    fn dispatch(&mut self, key: JobKey, job: Job, deadline: Duration, check: Option<CallCheck>) {
+    fn dispatch(
+        &mut self,
+        key: JobKey,
+        job: Box<Job>,
+        deadline: Duration,
+        check: Option<CallCheck>,
+    ) {
         let handler = Arc::clone(&self.engine.handler);
         let call = self.prepared.remove(&key);
         let call = call.or_else(|| handler.at_once_for(&job.tenant));
@@ -204,7 +209,7 @@ impl<B: Broker, G: Gate, H: PreparingHandler> EngineLoop<B, G, H> {
         });
         let calls = async move {
             let ended = calls::attempt(&*handler, &job, call, &permit, watch.as_ref()).await;
-            TaskReport::Finished(key, ended)
+            TaskReport::Finished(key, Box::new(ended))
         };
         self.tasks.spawn(Box::pin(calls).in_current_span());
     }

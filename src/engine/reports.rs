@@ -14,7 +14,7 @@ use gate::{
 use handler::{Attempt, PreparingHandler};
 use rules::job::InBody;
 
-/// The report of a task.
+/// The report of a task. It is copied several times on its way, so large parts are boxed.
 pub(super) enum TaskReport<R> {
     Answered(ShardId, Result<Replies, GateError>),
     Settled(ShardId, Result<SettleReplies, GateError>),
@@ -28,8 +28,8 @@ pub(super) enum TaskReport<R> {
     Replied(Vec<(JobKey, Result<(), PublishError>)>),
     Moved(Vec<(JobKey, Result<(), PublishError>)>),
     /// A prepared call, and the time that preparing took; `None` if the call was available at once.
-    Prepared(JobKey, Result<R, Attempt>, Option<Duration>),
-    Finished(JobKey, CallEnd),
+    Prepared(JobKey, Box<Result<R, Attempt>>, Option<Duration>),
+    Finished(JobKey, Box<CallEnd>),
     /// Deliveries with large bodies, and the values in them.
     Read(Vec<(Delivery, InBody)>),
     /// The name of an abandoned call's permit, and whether the call ended before its lease.
@@ -56,7 +56,7 @@ impl<B: Broker, G: Gate, H: PreparingHandler> EngineLoop<B, G, H> {
             }
             TaskReport::Moved(results) => scheduler.moved(now, results),
             TaskReport::Prepared(key, result, took) => {
-                let result = result.map(|call| _ = self.prepared.insert(key, call));
+                let result = (*result).map(|call| _ = self.prepared.insert(key, call));
                 scheduler.prepared(now, key, took, result);
             }
             TaskReport::Read(read) => {

@@ -278,7 +278,7 @@ impl Scheduler {
         let check = self.settlement.started(now, started);
         self.agenda.push(Action::Dispatch {
             key,
-            job: job.job(),
+            job: Box::new(job.job()),
             deadline,
             check,
         });

@@ -185,7 +185,7 @@ impl Desk {
                 Action::Ask(_, batch) => done.asked = batch,
                 Action::Dispatch {
                     key, job, deadline, ..
-                } => done.dispatched.push((key, job, deadline)),
+                } => done.dispatched.push((key, *job, deadline)),
                 Action::Prepare { key, .. } => done.prepared.push(key),
                 Action::Release(keys) => done.released.extend(keys),
                 Action::Learn(batch) => done.lessons.extend(batch),

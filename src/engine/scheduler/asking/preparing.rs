@@ -27,7 +27,7 @@ impl Scheduler {
         if let Some(job) = self.jobs.get_mut(&key) {
             job.slot = SlotState::Preparing;
             self.breakers.started(key);
-            let job = job.job();
+            let job = Box::new(job.job());
             self.agenda.push(Action::Prepare { key, job });
         }
     }

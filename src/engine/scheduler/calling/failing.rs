@@ -51,6 +51,7 @@ impl Scheduler {
             return;
         }
         if let Some((key, job)) = self.fitness.begin_test(now, || self.intake.new_key()) {
+            let job = Box::new(job);
             self.agenda.push(Action::Prepare { key, job });
         }
     }
