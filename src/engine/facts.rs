@@ -23,7 +23,7 @@ pub use self::worker::WorkerFact;
 use crate::line_limiter::LineBudget;
 use rules::scope::Labels;
 use rules::tenant::Tenant;
-use rules::trace::{Context, Span};
+use rules::trace::Context;
 use telemetry::metrics::Metrics;
 
 /// Logs a line at `info` if `$few` is true, otherwise at `debug`.
@@ -49,8 +49,6 @@ pub enum Fact {
     Broker(BrokerFact),
     /// An event of the whole worker.
     Worker(WorkerFact),
-    /// A span has ended.
-    Span(Box<Span>),
 }
 
 impl Fact {
@@ -62,7 +60,7 @@ impl Fact {
             Self::Limit(fact) => fact.count(metrics),
             Self::Broker(fact) => fact.count(metrics),
             Self::Worker(fact) => fact.count(metrics),
-            Self::Tenant(_) | Self::Span(_) => {}
+            Self::Tenant(_) => {}
         }
     }
 
@@ -75,7 +73,6 @@ impl Fact {
             Self::Limit(fact) => fact.log(lines),
             Self::Broker(fact) => fact.log(lines),
             Self::Worker(fact) => fact.log(lines),
-            Self::Span(_) => {}
         }
     }
 }

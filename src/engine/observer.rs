@@ -23,13 +23,13 @@ impl Observer {
     /// Reports the facts since the last turn, and updates the gauges.
     pub(super) fn turn(&mut self, metrics: &Metrics, scheduler: &mut Scheduler, now: Duration) {
         scheduler.take_facts(&mut self.facts);
-        for fact in self.facts.drain(..) {
+        for fact in &self.facts {
             fact.count(metrics);
             let limiter = &mut self.lines;
             fact.log(&mut LineBudget { limiter, now });
-            if let Fact::Span(span) = fact {
-                metrics.spans_lost.inc_by(traces::record(now, *span));
-            }
+        }
+        for span in scheduler.take_spans() {
+            metrics.spans_lost.inc_by(traces::record(now, span));
         }
         self.lines.log_summaries(now);
         let gauges = scheduler.gauges();

@@ -2,7 +2,6 @@
 
 use broker::{DeliverySource, Message};
 use engine::action::{ResultSettings, ResultTarget};
-use engine::facts::Fact;
 use engine::scheduler::Scheduler;
 use handler::Outcome;
 use rules::headers::HeaderValue;
@@ -37,12 +36,7 @@ fn job(headers: &[(&'static str, &str)]) -> Message {
 }
 
 fn spans(desk: &mut Desk) -> Vec<Span> {
-    let facts = desk.facts().into_iter();
-    let span = |fact| match fact {
-        Fact::Span(span) => Some(*span),
-        _ => None,
-    };
-    facts.filter_map(span).collect()
+    desk.scheduler.take_spans()
 }
 
 fn parse(text: &str) -> Context {

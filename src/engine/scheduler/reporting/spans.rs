@@ -1,5 +1,5 @@
-//! Makes the spans of jobs: waits, calls and results. They are reported as facts when they end, and
-//! decide nothing.
+//! Makes the spans of jobs: waits, calls and results. They are reported when they end, and decide
+//! nothing.
 //!
 //! A job's spans belong to its publisher's span. Without one, the first wait is the root, and the
 //! others belong to it. A job that goes through a delay queue carries this in a header
@@ -13,7 +13,6 @@ use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
 use crate::action::JobKey;
-use crate::facts::Fact;
 use crate::scheduler::Scheduler;
 use crate::scheduler::entry::JobEntry;
 use crate::scheduler::trace::Trace;
@@ -36,6 +35,8 @@ pub struct JobTraces {
     random: SmallRng,
     /// Open spans of results, by the keys of their moves.
     results: HashMap<JobKey, Span>,
+    /// Spans that have ended and were not taken yet.
+    ended: Vec<Span>,
 }
 
 impl JobTraces {
@@ -44,6 +45,7 @@ impl JobTraces {
             sampler: None,
             random: SmallRng::seed_from_u64(seed),
             results: HashMap::new(),
+            ended: Vec::new(),
         }
     }
 
@@ -122,6 +124,11 @@ impl Scheduler {
         self
     }
 
+    /// Takes the spans that have ended since the last call.
+    pub fn take_spans(&mut self) -> Vec<Span> {
+        std::mem::take(&mut self.traces.ended)
+    }
+
     /// Begins the trace of a job that has arrived and waits.
     pub(in crate::scheduler) fn begin_trace(
         &mut self,
@@ -152,7 +159,7 @@ impl Scheduler {
         if trace.span.sampled {
             let about = trace.wait();
             let span = ended(now, job, &trace, &self.settings.names.fresh, about);
-            self.facts.push(Fact::Span(Box::new(span)));
+            self.traces.ended.push(span);
         }
         trace.next(now, self.traces.id());
         job.trace = Some(trace);
@@ -193,7 +200,7 @@ impl Scheduler {
             let mut span = ended(now, job, &trace, &self.settings.names.fresh, about);
             span.began = now.saturating_sub(took).max(trace.since);
             span.first_call = trace.first_call;
-            self.facts.push(Fact::Span(Box::new(span)));
+            self.traces.ended.push(span);
         }
         if is_made {
             trace.first_call.get_or_insert(trace.span.span);
@@ -264,7 +271,7 @@ impl Scheduler {
     pub(in crate::scheduler) fn end_result(&mut self, now: Duration, key: JobKey) {
         if let Some(mut span) = self.traces.results.remove(&key) {
             span.ended = now;
-            self.facts.push(Fact::Span(Box::new(span)));
+            self.traces.ended.push(span);
         }
     }
 }
