@@ -97,6 +97,9 @@ into_fact!(
     Worker(WorkerFact)
 );
 
+/// Maximum number of events for which a buffer keeps memory.
+const MAX_KEPT: usize = 1024;
+
 /// Events in the order in which they happened.
 #[derive(Debug, Default)]
 pub struct Facts(Vec<Fact>);
@@ -107,9 +110,11 @@ impl Facts {
         self.0.push(fact.into());
     }
 
-    /// Replaces the content of `buffer` by all events.
+    /// Replaces the content of `buffer` by all events. Its memory serves for later events, except
+    /// after a turn with many of them.
     pub fn take(&mut self, buffer: &mut Vec<Fact>) {
         buffer.clear();
+        buffer.shrink_to(MAX_KEPT);
         std::mem::swap(&mut self.0, buffer);
     }
 }

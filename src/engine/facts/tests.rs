@@ -204,3 +204,14 @@ fn events_of_jobs_are_counted_by_kind() {
         assert!(shown.lines().any(|l| l == line), "{line} is missing");
     }
 }
+
+#[test]
+fn a_turn_with_many_events_leaves_no_large_buffer() {
+    let (mut facts, mut buffer) = (Facts::default(), Vec::new());
+    facts.extend((0..5 * MAX_KEPT).map(|_| GateFact::Decided(Decision::Admitted)));
+    facts.take(&mut buffer);
+    assert_eq!(buffer.len(), 5 * MAX_KEPT);
+    facts.take(&mut buffer);
+    assert!(buffer.is_empty());
+    assert!(facts.0.capacity() <= MAX_KEPT);
+}
