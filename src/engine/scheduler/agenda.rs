@@ -6,6 +6,9 @@ use std::sync::Arc;
 use crate::action::{Action, JobKey};
 use broker::{ExternalMessage, Outgoing, Tag};
 
+/// Maximum number of actions for releases, results, publishes, acks and returns.
+const MAX_BATCHES: usize = 5;
+
 /// Actions that were not taken yet.
 #[derive(Debug, Default)]
 pub(super) struct Agenda {
@@ -79,7 +82,8 @@ impl Agenda {
     /// Takes all actions. Releases come first, because another job may need the call. Acks
     /// and returns come last.
     pub(super) fn take(&mut self) -> Vec<Action> {
-        let mut actions = Vec::with_capacity(self.actions.len());
+        let acks = self.acks.len();
+        let mut actions = Vec::with_capacity(self.actions.len() + MAX_BATCHES);
         push_batch(&mut actions, &mut self.released, Action::Release);
         actions.append(&mut self.actions);
         push_batch(&mut actions, &mut self.results, Action::PublishResults);
@@ -87,6 +91,8 @@ impl Agenda {
         let apart = std::mem::take(&mut self.separate);
         actions.extend(apart.into_values().map(Action::Publish));
         push_batch(&mut actions, &mut self.acks, Action::Ack);
+        // The next turns with acks have about as many.
+        self.acks.reserve_exact(acks);
         push_batch(&mut actions, &mut self.returns, Action::GiveBack);
         actions
     }
