@@ -42,7 +42,14 @@ impl GateQuestion {
         }
     }
 
-    /// Converts the question for the gate, without jobs.
+    /// Reserves memory for this many jobs.
+    #[must_use]
+    pub fn with_room(mut self, jobs: usize) -> Self {
+        self.jobs.reserve_exact(jobs);
+        self
+    }
+
+    /// Converts the question for the gate, without jobs, but with as much room for them.
     pub fn ask(&self) -> TenantAsk {
         TenantAsk {
             tenant: self.tenant.clone(),
@@ -50,7 +57,7 @@ impl GateQuestion {
             limits: self.limits.clone(),
             budget: 0,
             permits: self.permits.clone(),
-            asks: Vec::new(),
+            asks: Vec::with_capacity(self.jobs.capacity()),
         }
     }
 
@@ -78,6 +85,7 @@ impl GateQuestion {
 }
 
 /// The questions for the jobs of one tenant.
+#[derive(Default)]
 pub struct TenantQuestions {
     all: Vec<(TenantAsk, GateQuestion)>,
     /// Indexes of all questions but the first, by labels. Jobs of another plan have different
@@ -86,13 +94,9 @@ pub struct TenantQuestions {
 }
 
 impl TenantQuestions {
-    /// Creates an empty list.
-    pub fn new() -> Self {
-        Self {
-            // Usually there is only one.
-            all: Vec::with_capacity(1),
-            alike: HashMap::new(),
-        }
+    /// Returns true if there is no question.
+    pub fn is_empty(&self) -> bool {
+        self.all.is_empty()
     }
 
     /// Returns the question with these labels and limits. If there is none, adds `new()`.
@@ -120,8 +124,9 @@ impl TenantQuestions {
         &mut all[at]
     }
 
-    /// Returns all questions, in the order in which they were added.
-    pub fn into_all(self) -> Vec<(TenantAsk, GateQuestion)> {
-        self.all
+    /// Takes all questions, in the order in which they were added.
+    pub fn take(&mut self) -> impl Iterator<Item = (TenantAsk, GateQuestion)> {
+        self.alike.clear();
+        self.all.drain(..)
     }
 }

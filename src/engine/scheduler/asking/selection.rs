@@ -137,10 +137,11 @@ impl Scheduler {
         let turns = self.queues.take_round(max, is_open, max_starts);
         let jobs = turns.iter().map(|(_, turn)| turn.keys.len()).sum();
         self.admission.asks_for(jobs);
-        let mut rounds = Rounds::new();
+        let (mut rounds, mut questions) = (Rounds::new(), TenantQuestions::default());
         let most = turns.len();
         for (shard, turn) in turns {
-            for (ask, question) in self.questions(now, turn, is_ready) {
+            self.add_questions(now, turn, is_ready, &mut questions);
+            for (ask, question) in questions.take() {
                 let begin = || (Vec::with_capacity(most), self.admission.begin(now, most));
                 let (batch, round) = rounds.entry(shard).or_insert_with(begin);
                 round.add(question);
@@ -171,26 +172,26 @@ impl Scheduler {
         Rounds::from([(shard, (batch, round))])
     }
 
-    /// Assembles the questions for the jobs of `turn`. Jobs with the same limits and labels share a
-    /// question. The first jobs without a slot get the slots of the turn, so that all questions
-    /// together start no more jobs than there are slots.
-    fn questions(
+    /// Adds the questions for the jobs of `turn` to `questions`, which has none. Jobs with the same
+    /// limits and labels share a question. The first jobs without a slot get the slots of the turn,
+    /// so that all questions together start no more jobs than there are slots.
+    fn add_questions(
         &mut self,
         now: Duration,
         mut turn: TenantShare,
         is_ready: &mut impl FnMut(JobKey, &Tenant) -> bool,
-    ) -> Vec<(TenantAsk, GateQuestion)> {
+        questions: &mut TenantQuestions,
+    ) {
         turn.keys
             .retain(|key| !self.expire(now, *key) && !self.remove_if_unwanted(now, *key));
         if turn.keys.is_empty() {
             // All jobs have left.
             self.queues.set_limited(&turn.tenant, false);
         }
-        let mut questions = TenantQuestions::new();
-        for job in self.asking_jobs(now, turn, is_ready) {
-            self.add_question(now, &job, &mut questions);
+        let jobs = self.asking_jobs(now, turn, is_ready);
+        for job in &jobs {
+            self.add_question(now, job, jobs.len(), questions);
         }
-        questions.into_all()
     }
 
     /// Returns the jobs of `turn` that ask now, in the order in which they ask. Puts jobs back
@@ -232,8 +233,15 @@ impl Scheduler {
         jobs
     }
 
-    /// Adds the job to the question for its limits and labels.
-    fn add_question(&mut self, now: Duration, asking: &AskingJob, all: &mut TenantQuestions) {
+    /// Adds the job to the question for its limits and labels. Usually one question has all `jobs`
+    /// of the turn.
+    fn add_question(
+        &mut self,
+        now: Duration,
+        asking: &AskingJob,
+        jobs: usize,
+        all: &mut TenantQuestions,
+    ) {
         let key = asking.key;
         // Every job in the queues is in `jobs`, because a lost session empties both.
         let Some(job) = self.jobs.get_mut(&key) else {
@@ -249,12 +257,13 @@ impl Scheduler {
         let limits = self.pacing.add_spacing(now, tenant, limits);
         let labels = self.labels_of(job, &limits);
         let settlement = &mut self.settlement;
+        let room = if all.is_empty() { jobs } else { 1 };
         let (ask, question) = all.find_or_add(labels, limits, |labels, limits| {
             let permits = match limits.hold_leases() {
                 true => settlement.name(),
                 false => String::new(),
             };
-            GateQuestion::new(tenant.clone(), labels, limits, permits)
+            GateQuestion::new(tenant.clone(), labels, limits, permits).with_room(room)
         });
         let (ticket, cost, readmitted) = (job.claims.ticket, job.claims.cost, job.readmitted);
         ask.budget += u32::from(!asking.is_unready);
