@@ -153,22 +153,25 @@ type Wait = (u64, bool);
 
 impl WaitFigures {
     fn of(mut waits: Vec<Wait>) -> Self {
+        let jobs = waits.len();
+        let rank = |part: usize| (jobs * part).div_ceil(100).max(1) - 1;
         // Ended waits sort before unfinished waits of the same length.
-        waits.sort_unstable();
-        let rank = |part: usize| (waits.len() * part).div_ceil(100).max(1) - 1;
-        let at = |part: usize| seconds(waits.get(rank(part)).map_or(0, |(us, _)| *us));
+        let unfinished = waits.iter().filter(|(_, is_unfinished)| *is_unfinished);
+        let not_over = unfinished.clone().count();
         // A wait that has not ended may be longer than all waits sorted after it.
-        let first = waits.iter().position(|(_, is_unfinished)| *is_unfinished);
+        let least_from = unfinished.min().map_or(101, |shortest| {
+            let first = waits.iter().filter(|wait| *wait < shortest).count();
+            let is_least = |part: &usize| rank(*part) >= first;
+            (1..=100).find(is_least).unwrap_or(101)
+        });
+        let mut at = |part: usize| match jobs {
+            0 => 0.0,
+            _ => seconds(waits.select_nth_unstable(rank(part)).1.0),
+        };
         Self {
-            jobs: waits.len(),
-            not_over: waits
-                .iter()
-                .filter(|(_, is_unfinished)| *is_unfinished)
-                .count(),
-            least_from: first.map_or(101, |first| {
-                let is_least = |part: &usize| rank(*part) >= first;
-                (1..=100).find(is_least).unwrap_or(101)
-            }),
+            jobs,
+            not_over,
+            least_from,
             p50: at(50),
             p99: at(99),
             max: at(100),
