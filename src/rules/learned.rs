@@ -302,6 +302,11 @@ fn key(limit: &Limit) -> (String, u64) {
 }
 
 impl LearnedStates {
+    /// Returns true if there is no record.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// Returns the record of `limit`, if it still applies.
     pub(crate) fn of(&self, limit: &Limit, now: u64) -> Option<&LearnedState> {
         limit.floor()?;

@@ -3,6 +3,8 @@
 
 mod schedule;
 
+use std::borrow::Cow;
+
 use super::call::Call;
 use super::{HeldState, MARK_MS, State};
 use crate::decision::{
@@ -277,18 +279,22 @@ impl<'a> Scopes<'a> {
 
     /// Returns the effective limits: operator overrides applied, then capped by learned values.
     /// Global limits have no overrides, because an operator's change is about one tenant.
-    pub(super) fn in_force(&self, limits: &[Limit], now: u64) -> Vec<Limit> {
+    pub(super) fn in_force<'l>(&self, limits: &'l [Limit], now: u64) -> Cow<'l, [Limit]> {
         self.in_force_ignoring(limits, &[], now)
     }
 
     /// Returns the same as [`Self::in_force`], but ignores overrides of limits whose flag in
     /// `ignores_override` is true. A limit without a flag is overridden.
-    fn in_force_ignoring(
+    fn in_force_ignoring<'l>(
         &self,
-        limits: &[Limit],
+        limits: &'l [Limit],
         ignores_override: &[bool],
         now: u64,
-    ) -> Vec<Limit> {
+    ) -> Cow<'l, [Limit]> {
+        let changes_none = |state: &HeldState| state.learned.is_empty();
+        if self.control().overrides.is_empty() && self.states.iter().all(changes_none) {
+            return limits.into();
+        }
         let set = |(index, limit): (usize, &Limit)| {
             let ignores_override = ignores_override
                 .get(index)
