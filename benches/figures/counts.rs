@@ -25,7 +25,7 @@ pub fn done(workers: &[Process]) -> f64 {
 /// Returns the number of all deliveries, given the value of a series.
 pub fn deliveries(of: impl Fn(&str) -> f64) -> f64 {
     let queue = |queue| of(&format!("sluicegate_deliveries_total{{queue=\"{queue}\"}}"));
-    ["fresh", "due", "recheck", "lane"].map(queue).iter().sum()
+    ["new", "due", "recheck", "delay"].map(queue).iter().sum()
 }
 
 /// Returns the number of jobs that are being republished or decided on: unacked, but neither

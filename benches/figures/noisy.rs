@@ -232,7 +232,7 @@ async fn until_parked(workers: &[Process], jobs: usize) -> Option<u64> {
     let started = Instant::now();
     while started.elapsed() < PATIENCE {
         let of = |series: &str| counts::sum(workers, series);
-        let fresh = of("sluicegate_deliveries_total{queue=\"fresh\"}");
+        let fresh = of("sluicegate_deliveries_total{queue=\"new\"}");
         // Some of the waiting jobs are always about to be decided on again.
         if fresh >= jobs as f64 && counts::moving(of) <= CONCURRENCY as f64 {
             return u64::try_from(now_ns()).ok();

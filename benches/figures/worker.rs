@@ -95,7 +95,7 @@ impl Running {
     /// Waits until `count` new jobs were taken and all but a few of those in memory wait there,
     /// including those in a delay queue's window. Returns false if that takes too long.
     pub async fn until_parked(&self, count: usize) -> bool {
-        let fresh = "sluicegate_deliveries_total{queue=\"fresh\"}";
+        let fresh = "sluicegate_deliveries_total{queue=\"new\"}";
         let mut is_parked = self.until(fresh, count as f64).await;
         let taken = Instant::now();
         while is_parked && counts::moving(|series| self.metric(series)) > 100.0 {

@@ -188,7 +188,7 @@ mod tests {
         let text = metrics.encode();
         for line in [
             "sluicegate_deliveries_total{queue=\"due\"} 1",
-            "sluicegate_deliveries_total{queue=\"fresh\"} 0",
+            "sluicegate_deliveries_total{queue=\"new\"} 0",
             "sluicegate_decisions_total{answer=\"start\"} 1",
             "sluicegate_gate_seconds_count 1",
             "sluicegate_up{server=\"redis\"} 0",

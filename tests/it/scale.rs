@@ -218,7 +218,7 @@ admin: {{listen: '127.0.0.1:0'}}
     );
 
     let workers = yaml.each_ref().map(|text| PROGRAM.start(text));
-    let fresh = "sluicegate_deliveries_total{queue=\"fresh\"}";
+    let fresh = "sluicegate_deliveries_total{queue=\"new\"}";
     until("all calls that the limits allow", || {
         sum(&workers, fresh) >= 2.0 * PEOPLE as f64 && sum(&workers, DONE) >= ALL as f64
     })

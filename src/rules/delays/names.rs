@@ -16,6 +16,7 @@ pub const MAX_WORK_QUEUE_BYTES: usize = 200;
 pub enum DeliverySource {
     /// `jobs`: new jobs. If they have headers of ours, the publisher set them, and they are
     /// ignored.
+    #[strum(serialize = "new")]
     Fresh,
     /// `jobs.due`: jobs that a policy moved out of a delay queue, and replayed dead letters.
     Due,
@@ -23,7 +24,6 @@ pub enum DeliverySource {
     /// it.
     Recheck,
     /// A delay queue, by its position. The job waits there until its turn.
-    #[strum(serialize = "lane")]
     Delay(u8),
 }
 

@@ -20,7 +20,7 @@ type FloatGauge = Gauge<f64, AtomicU64>;
 type JobId = [(&'static str, String); 1];
 
 /// The queues that jobs are delivered from, as `deliveries` names them.
-pub(super) const QUEUES: [&str; 4] = ["fresh", "due", "recheck", "lane"];
+pub(super) const QUEUES: [&str; 4] = ["new", "due", "recheck", "delay"];
 /// Upper bounds of the buckets of waits before a start, in seconds. A start is late from one second
 /// on.
 const STARTS: [f64; 14] = [

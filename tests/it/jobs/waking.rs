@@ -171,7 +171,7 @@ async fn a_limit_that_is_raised_in_the_file_is_used_by_waiting_jobs_at_once() {
         let series = format!("sluicegate_deliveries_total{{queue=\"{queue}\"}}");
         sum(&workers, &series)
     };
-    let all: f64 = ["fresh", "due", "recheck", "lane"]
+    let all: f64 = ["new", "due", "recheck", "delay"]
         .map(deliveries)
         .iter()
         .sum();

@@ -95,7 +95,7 @@ async fn a_worker_on_an_emptied_redis_waits_for_an_operator_or_a_window() {
     publish(&yaml, "calm", 1).await;
     let careful = start(&config, false);
     until(&careful, "sluicegate_gate_recovering 1").await;
-    until(&careful, "sluicegate_deliveries_total{queue=\"fresh\"} 1").await;
+    until(&careful, "sluicegate_deliveries_total{queue=\"new\"} 1").await;
     until(&careful, "sluicegate_up{server=\"redis\"} 1").await;
     assert!(careful.shows(&done(0)));
     careful.stop().await;
@@ -242,7 +242,7 @@ async fn a_hanging_primary_delays_no_tenant_of_another() {
             let out = QuestionOut::next(&worker);
             publish_by(&client, &hung, 1).await;
             published += 1;
-            let fresh = format!("sluicegate_deliveries_total{{queue=\"fresh\"}} {published}");
+            let fresh = format!("sluicegate_deliveries_total{{queue=\"new\"}} {published}");
             until(&worker, &fresh).await;
             let mut meanwhile = 0;
             while out.is_unanswered() {

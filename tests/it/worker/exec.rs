@@ -320,7 +320,7 @@ async fn a_program_that_is_not_ready_costs_no_permit() {
     };
     until("it has the jobs", || {
         worker
-            .metric("sluicegate_deliveries_total{queue=\"fresh\"}")
+            .metric("sluicegate_deliveries_total{queue=\"new\"}")
             .unwrap_or_default()
             >= 5.0
     })
