@@ -45,7 +45,7 @@ pub enum WaitPlace {
     #[strum(serialize = "delay-queue")]
     Queue,
     /// The longest delay queue within `max-delay`, for a part of the wait.
-    Recheck,
+    LongestDelayQueue,
 }
 
 /// An event of one job.

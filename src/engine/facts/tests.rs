@@ -161,7 +161,7 @@ fn events_of_single_jobs_are_not_logged() {
             Outcome::Done,
             Some(Duration::from_millis(5)),
         )),
-        Fact::from(JobFact::Delayed(WaitPlace::Recheck)),
+        Fact::from(JobFact::Delayed(WaitPlace::LongestDelayQueue)),
     ]);
     assert_eq!(log, "");
 }
@@ -182,7 +182,7 @@ fn events_of_jobs_are_counted_by_kind() {
             Some(Duration::from_millis(5)),
         )),
         Fact::from(JobFact::Called(Outcome::Done, None)),
-        Fact::from(JobFact::Delayed(WaitPlace::Recheck)),
+        Fact::from(JobFact::Delayed(WaitPlace::LongestDelayQueue)),
         Fact::from(JobFact::DeadLetter(job(), Death::Expired, String::new())),
         Fact::from(JobFact::DeadLetter(job(), Death::Attempts, String::new())),
         Fact::from(JobFact::DeadLetter(job(), Death::Attempts, String::new())),
@@ -197,7 +197,7 @@ fn events_of_jobs_are_counted_by_kind() {
         "sluicegate_decisions_total{answer=\"start\"} 1",
         "sluicegate_dispatches_total{outcome=\"done\"} 2",
         "sluicegate_dispatch_seconds_count 1",
-        "sluicegate_delays_total{where=\"recheck\"} 1",
+        "sluicegate_delays_total{where=\"longest-delay-queue\"} 1",
         "sluicegate_dead_letters_total{reason=\"expired\"} 1",
         "sluicegate_dead_letters_total{reason=\"attempts\"} 2",
     ] {

@@ -89,7 +89,7 @@ metrics! {
         "Calls, by outcome";
     dispatch_seconds in Seconds: Histogram = call_times(),
         "Durations of calls";
-    delays: ByLabel<Counter> = by("where", ["memory", "delay-queue", "recheck"]),
+    delays: ByLabel<Counter> = by("where", ["memory", "delay-queue", "longest-delay-queue"]),
         "Delays started, by place: in memory or in a delay queue";
     duplicates: Counter,
         "Dropped jobs whose dedupe key was seen before";

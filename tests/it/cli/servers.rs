@@ -458,7 +458,7 @@ async fn a_dead_letter_shows_how_often_its_job_waited() {
     until("both calls", || api.count() == 2).await;
     bed.publish(&yaml, [job("acme", "waits")]).await;
     let is_away = || {
-        ["delay-queue", "recheck"].iter().any(|place| {
+        ["delay-queue", "longest-delay-queue"].iter().any(|place| {
             let series = format!("sluicegate_delays_total{{where=\"{place}\"}}");
             worker.metric(&series) >= Some(1.0)
         })

@@ -78,7 +78,7 @@ async fn a_worker_on_an_emptied_redis_waits_for_an_operator_or_a_window() {
     assert!(first.shows("sluicegate_gate_recovering 0"));
     // It takes jobs. Later three of them wait in delay queues.
     assert!(in_use(&config.amqp, &levels).await.expect("it answers"));
-    let delay_queues = "sluicegate_delays_total{where=\"recheck\"} 3";
+    let delay_queues = "sluicegate_delays_total{where=\"longest-delay-queue\"} 3";
     until(&first, delay_queues).await;
     first.stop().await;
     // A queue's count lags behind its confirms.

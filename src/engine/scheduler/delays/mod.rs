@@ -330,7 +330,7 @@ impl Scheduler {
         let route = self.settings.levels.choose(floor_ms(wait));
         self.facts.push(JobFact::Delayed(match route.is_complete {
             true => WaitPlace::Queue,
-            false => WaitPlace::Recheck,
+            false => WaitPlace::LongestDelayQueue,
         }));
         let until = |store_now: u64| store_now.saturating_add(route.wait_ms);
         let store_now = self.clock.at_least(now);
