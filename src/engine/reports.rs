@@ -9,7 +9,7 @@ use crate::redis_state::shows_redis;
 use broker::{Broker, Delivery, PublishError};
 use gate::{
     DedupeReplies, Gate, GateError, LearnReplies, Replies, SettleReplies, ShardId, Standings,
-    Verdicts,
+    SuspectReplies,
 };
 use handler::{Attempt, PreparingHandler};
 use rules::job::InBody;
@@ -22,7 +22,7 @@ pub(super) enum TaskReport<R> {
     Advertised(Result<(), GateError>),
     Learned(Result<LearnReplies, GateError>),
     Reported(Result<Standings, GateError>),
-    Suspected(ShardId, Result<Verdicts, GateError>),
+    Suspected(ShardId, Result<SuspectReplies, GateError>),
     Deduped(ShardId, Result<DedupeReplies, GateError>),
     Sighted(Result<(), GateError>),
     Replied(Vec<(JobKey, Result<(), PublishError>)>),

@@ -112,7 +112,7 @@ pub type SettleReplies = Vec<Result<(), GateError>>;
 pub type Standings = Vec<Result<Standing, GateError>>;
 
 /// One verdict per note of [`Gate::suspect`].
-pub type Verdicts = Vec<Result<SuspectDecision, GateError>>;
+pub type SuspectReplies = Vec<Result<SuspectDecision, GateError>>;
 
 /// One answer per candidate of [`Gate::dedupe`].
 pub type DedupeReplies = Vec<Result<DedupeAnswer, GateError>>;
@@ -181,7 +181,7 @@ pub trait Gate: Send + Sync + 'static {
     fn suspect(
         &self,
         batch: &[SuspectNote],
-    ) -> impl Future<Output = Result<Verdicts, GateError>> + Send;
+    ) -> impl Future<Output = Result<SuspectReplies, GateError>> + Send;
 
     /// Asks whether jobs are the first with their dedupe keys ([`rules::dedupe`]). Replies
     /// are in the order of `batch`. A candidate that can't be decided gets its own error; the outer

@@ -9,7 +9,7 @@ use foldhash::fast::RandomState;
 use crate::{
     BreakerEvent, BreakerScope, Candidate, Change, DedupeAnswer, DedupeReplies, Gate, GateError,
     Inspection, LearnReplies, LimitEvidence, Replies, Rule, SettleReplies, Standings,
-    SuspectDecision, SuspectNote, TenantAsk, TenantReply, TenantSettlements, Verdicts,
+    SuspectDecision, SuspectNote, SuspectReplies, TenantAsk, TenantReply, TenantSettlements,
 };
 use rules::answers::Quotas;
 use rules::dedupe::FirstJob;
@@ -234,7 +234,7 @@ impl<C: Fn() -> u64 + Send + Sync + 'static> Gate for MemoryGate<C> {
         Ok(batch.iter().map(report).collect())
     }
 
-    async fn suspect(&self, batch: &[SuspectNote]) -> Result<Verdicts, GateError> {
+    async fn suspect(&self, batch: &[SuspectNote]) -> Result<SuspectReplies, GateError> {
         let (mut states, clock) = self.states();
         let hear = |suspected| Ok(states.suspect(suspected, clock.now_ms));
         Ok(batch.iter().map(hear).collect())

@@ -30,7 +30,7 @@ use crate::watches::Watches;
 use crate::{
     BreakerEvent, BreakerScope, Candidate, Change, DedupeReplies, EarlierStarts, Gate, GateError,
     Inspection, LearnReplies, LimitEvidence, Primaries, Replies, Rule, SettleReplies, ShardId,
-    Standings, SuspectNote, TenantAsk, TenantSettlements, Verdicts,
+    Standings, SuspectNote, SuspectReplies, TenantAsk, TenantSettlements,
 };
 use config::RedisServers;
 use rules::answers::Quotas;
@@ -338,7 +338,7 @@ impl Gate for RedisGate {
         .await
     }
 
-    async fn suspect(&self, batch: &[SuspectNote]) -> Result<Verdicts, GateError> {
+    async fn suspect(&self, batch: &[SuspectNote]) -> Result<SuspectReplies, GateError> {
         self.each(batch, reply::suspected, |note| {
             let key = (self.keys.suspect(&note.tenant, &note.job), "string");
             let more = reply::crash_arguments(note);

@@ -13,7 +13,8 @@ use gate::fleet::registry::ClockReading;
 use gate::{
     Answer, BreakerEvent as CallEvent, BreakerScope, Candidate, Change, DedupeAnswer,
     DedupeReplies, Gate, GateError, Inspection, Note, Replies, Rule, Sequences, SettleReplies,
-    Standings, SuspectDecision, SuspectNote, TenantAsk, TenantReply, TenantSettlements, Verdicts,
+    Standings, SuspectDecision, SuspectNote, SuspectReplies, TenantAsk, TenantReply,
+    TenantSettlements,
 };
 use handler::{Attempt, Handler, Outcome, Permit, PreparingHandler};
 use kit::engine::{AckRecorder, channel, deliveries, engine};
@@ -106,7 +107,7 @@ impl Gate for OpeningGate {
     ) -> Result<Standings, GateError> {
         Err(GateError::Refused("not in this test".into()))
     }
-    async fn suspect(&self, batch: &[SuspectNote]) -> Result<Verdicts, GateError> {
+    async fn suspect(&self, batch: &[SuspectNote]) -> Result<SuspectReplies, GateError> {
         let notes: Vec<_> = batch.iter().map(|suspected| suspected.note).collect();
         let begins = |note: &Note| matches!(note, Note::Begin { .. });
         let takes = if notes.iter().any(begins) {

@@ -11,7 +11,7 @@ use gate::memory::MemoryGate;
 use gate::{
     Answer, BreakerEvent, BreakerScope, Candidate, Change, DedupeAnswer, DedupeReplies, Gate,
     GateError, Inspection, LearnReplies, LimitEvidence, Replies, Rule, SettleReplies, Standings,
-    SuspectNote, TenantAsk, TenantSettlements, Ticket, Verdicts,
+    SuspectNote, SuspectReplies, TenantAsk, TenantSettlements, Ticket,
 };
 use rules::answers::Quotas;
 use rules::decision::Tally;
@@ -210,7 +210,7 @@ impl Gate for GateConnection {
         self.there_and_back(self.gate.report(rule, batch)).await
     }
 
-    async fn suspect(&self, batch: &[SuspectNote]) -> Result<Verdicts, GateError> {
+    async fn suspect(&self, batch: &[SuspectNote]) -> Result<SuspectReplies, GateError> {
         self.there_and_back(self.gate.suspect(batch)).await
     }
 

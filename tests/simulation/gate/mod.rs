@@ -17,7 +17,7 @@ use std::time::Duration;
 use gate::{
     Answer, BreakerEvent, BreakerScope, Candidate, Change, DedupeReplies, End, Gate, GateError,
     Inspection, LearnReplies, LimitEvidence, Replies, Rule, SettleReplies, Standings, SuspectNote,
-    TenantAsk, TenantReply, TenantSettlements, Verdicts,
+    SuspectReplies, TenantAsk, TenantReply, TenantSettlements,
 };
 use rules::answers::Quotas;
 use rules::limit::{Limits, ceil_ms};
@@ -220,7 +220,7 @@ impl Gate for SimGate {
         Ok(standings)
     }
 
-    async fn suspect(&self, batch: &[SuspectNote]) -> Result<Verdicts, GateError> {
+    async fn suspect(&self, batch: &[SuspectNote]) -> Result<SuspectReplies, GateError> {
         let batch = batch.to_vec();
         self.0.notes(&batch);
         self.call("suspect", |world| async move {

@@ -9,7 +9,7 @@ use std::time::Duration;
 use crate::action::JobKey;
 use crate::scheduler::outbox::ShardOutboxes;
 use crate::shards::Shards;
-use gate::{GateError, Note, ShardId, SuspectDecision, SuspectNote, Verdicts};
+use gate::{GateError, Note, ShardId, SuspectDecision, SuspectNote, SuspectReplies};
 use rules::failures::crash::NOTE_LEASE_MS;
 use rules::tenant::Tenant;
 
@@ -162,7 +162,7 @@ impl Notes {
         &mut self,
         now: Duration,
         shard: ShardId,
-        result: Result<Verdicts, GateError>,
+        result: Result<SuspectReplies, GateError>,
     ) -> Vec<(JobKey, Result<SuspectDecision, GateError>)> {
         let Some(outbox) = self.outboxes.get_mut(shard) else {
             return Vec::new();
@@ -284,7 +284,7 @@ mod tests {
         sent.flat_map(|(_, batch)| batch).map(word).collect()
     }
 
-    fn result_of(notes: &mut Notes, replies: Result<Verdicts, GateError>) -> usize {
+    fn result_of(notes: &mut Notes, replies: Result<SuspectReplies, GateError>) -> usize {
         notes
             .notes_result(SECOND, ShardId::default(), replies)
             .len()

@@ -11,7 +11,7 @@ use crate::action::{Action, JobKey};
 use crate::facts::{Death, JobFact};
 use crate::scheduler::Scheduler;
 use crate::scheduler::entry::{JobEntry, Phase, SlotState};
-use gate::{GateError, ShardId, SuspectDecision, SuspectNote, Verdicts};
+use gate::{GateError, ShardId, SuspectDecision, SuspectNote, SuspectReplies};
 
 /// Delay before a job that can't run alone yet tries again, if it can wait in memory.
 const ALONE_RETRY_DELAY: Duration = Duration::from_secs(1);
@@ -70,7 +70,7 @@ impl Scheduler {
         &mut self,
         now: Duration,
         shard: ShardId,
-        result: Result<Verdicts, GateError>,
+        result: Result<SuspectReplies, GateError>,
     ) {
         let why_all = result.as_ref().err().cloned();
         let (mut back, mut unheard) = (Vec::new(), false);
