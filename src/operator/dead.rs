@@ -22,7 +22,7 @@ use gate::instructions::drop_all;
 use gate::redis::RedisGate;
 use rules::headers::ROUTING_KEY;
 use rules::job::{self, Field};
-use rules::steering::{CANCELLED, Instruction};
+use rules::steering::{CANCELED, Instruction};
 use rules::tenant::Tenant;
 
 /// Maximum number of jobs that are published before their confirms are awaited.
@@ -488,8 +488,8 @@ impl<'a> LetterQueue<'a> {
 
     /// Ends the cancellation of replayed jobs, at all workers.
     async fn end_cancels(&self, batch: &[FetchedMessage]) -> Result<(), NotDone> {
-        let cancelled = batch.iter().filter(|it| reason(&it.message) == CANCELLED);
-        let names = cancelled.filter_map(|FetchedMessage { message, .. }| {
+        let canceled = batch.iter().filter(|it| reason(&it.message) == CANCELED);
+        let names = canceled.filter_map(|FetchedMessage { message, .. }| {
             let tenant = Tenant::parse(&self.tenant(message)?).ok()?;
             Some(Instruction::Cancel(tenant, message.id()?.to_owned(), 0).name())
         });

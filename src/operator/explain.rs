@@ -358,7 +358,7 @@ impl JobExplanation {
     /// the job was canceled.
     pub fn may_be_dead(&self) -> bool {
         let seen = self.seen.as_ref();
-        seen.is_none_or(|seen| seen.state == SightedState::Cancelled)
+        seen.is_none_or(|seen| seen.state == SightedState::Canceled)
     }
 
     /// Adds the result of the search among the dead letters.

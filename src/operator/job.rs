@@ -31,7 +31,7 @@ pub struct JobRef {
 
 answers! {
     /// Result of a request to cancel a job. The end of such a request has only a state.
-    pub struct Cancelling: Followers {
+    pub struct Canceling: Followers {
         pub tenant: String,
         pub id: String,
         pub state: CancelState,
@@ -64,7 +64,7 @@ impl Schema for Sighting {
 #[serde(rename_all = "lowercase")]
 pub enum CancelState {
     /// The job is a dead letter and is not called again.
-    Cancelled,
+    Canceled,
     /// The job was called before.
     Done,
     /// The job is being called now and is not called again.
@@ -78,7 +78,7 @@ pub enum CancelState {
 impl Schema for CancelState {
     fn schema() -> Value {
         let all = [
-            Self::Cancelled,
+            Self::Canceled,
             Self::Done,
             Self::Running,
             Self::Requested,
@@ -115,7 +115,7 @@ impl JobRef {
     }
 
     /// Returns the number of the request if `instruction` cancels this job.
-    fn cancelled_by(&self, instruction: &Instruction) -> Option<u64> {
+    fn canceled_by(&self, instruction: &Instruction) -> Option<u64> {
         match instruction {
             Instruction::Cancel(tenant, id, number) => {
                 (*tenant == self.tenant && *id == self.id).then_some(*number)
@@ -128,7 +128,7 @@ impl JobRef {
     fn known(&self, seen: &[BoardView]) -> Option<(u64, u64, Versions)> {
         let posted = |board: &BoardView| {
             let mut posted = board.posted.iter();
-            posted.find_map(|(posted, until_ms)| Some((self.cancelled_by(posted)?, *until_ms)))
+            posted.find_map(|(posted, until_ms)| Some((self.canceled_by(posted)?, *until_ms)))
         };
         // All boards must have the same request; otherwise a new one is made.
         let mut all = seen.iter().map(posted);
@@ -150,7 +150,7 @@ impl JobRef {
         gate: &RedisGate,
         wait: Duration,
         for_ms: u64,
-    ) -> Result<Cancelling, NotDone> {
+    ) -> Result<Canceling, NotDone> {
         let until = Instant::now() + wait;
         let seen = see(gate).await?;
         let lasts = |until_ms| (seen.iter()).all(|board| until_ms >= board.now_ms + for_ms);
@@ -170,7 +170,7 @@ impl JobRef {
             let followers = Followers::of(&boards, &versions);
             // A request of another operator may have replaced this one, and cancels the job, too.
             let posted = boards.iter().flat_map(|board| &board.posted);
-            let posted = posted.filter_map(|(posted, _)| self.cancelled_by(posted));
+            let posted = posted.filter_map(|(posted, _)| self.canceled_by(posted));
             let posted: Vec<u64> = posted.collect();
             let sighting = sighting.filter(|sighting| {
                 let mut cancel = sighting.cancel.iter();
@@ -179,21 +179,21 @@ impl JobRef {
             let stands = !posted.is_empty();
             let state = sighting.as_ref().map(|sighting| sighting.state);
             // Another worker might still call a copy of the job until all workers follow.
-            let is_over = matches!(state, Some(SightedState::Cancelled | SightedState::Done));
+            let is_over = matches!(state, Some(SightedState::Canceled | SightedState::Done));
             if is_over && followers.are_all() || !stands || Instant::now() >= until {
                 break (sighting, followers, stands);
             }
             sleep(POLL_INTERVAL).await;
         };
         let state = match seen.as_ref().map(|sighting| sighting.state) {
-            Some(SightedState::Cancelled) if followers.are_all() => CancelState::Cancelled,
+            Some(SightedState::Canceled) if followers.are_all() => CancelState::Canceled,
             Some(SightedState::Done) => CancelState::Done,
             // Its time is over, or another operator withdrew it.
             _ if !stands => CancelState::Undone,
             Some(SightedState::Running) => CancelState::Running,
             _ => CancelState::Requested,
         };
-        Ok(Cancelling {
+        Ok(Canceling {
             base: followers,
             tenant: self.tenant.to_string(),
             id: self.id.clone(),
@@ -208,11 +208,11 @@ impl JobRef {
     ///
     /// # Errors
     /// [`NotDone::Redis`]
-    pub async fn undo(&self, gate: &RedisGate, within: Duration) -> Result<Cancelling, NotDone> {
+    pub async fn undo(&self, gate: &RedisGate, within: Duration) -> Result<Canceling, NotDone> {
         let name = Instruction::Cancel(self.tenant.clone(), self.id.clone(), 0).name();
         let versions = drop_all(gate, &[name]).await?;
         let (_, followers) = followed(gate, &versions, within).await?;
-        Ok(Cancelling {
+        Ok(Canceling {
             base: followers,
             tenant: self.tenant.to_string(),
             id: self.id.clone(),

@@ -25,7 +25,7 @@ pub const WAKE_KEPT_MS: u64 = 900_000;
 pub const MAX_WAKES: usize = 100;
 
 /// Reason why a canceled job is a dead letter.
-pub const CANCELLED: &str = "cancelled by an operator";
+pub const CANCELED: &str = "canceled by an operator";
 /// Reason why a job is in the queue of a diverted tenant.
 pub const DIVERTED: &str = "diverted by an operator";
 
@@ -249,7 +249,7 @@ pub enum SightedState {
     /// The job was called and is done.
     Done,
     /// The job was canceled: it is a dead letter and is not called.
-    Cancelled,
+    Canceled,
     /// The job went to another queue, because its tenant is diverted.
     Diverted,
 }
@@ -259,7 +259,7 @@ impl SightedState {
     pub fn is_end(self) -> bool {
         match self {
             Self::Waiting | Self::Asking | Self::Running => false,
-            Self::Done | Self::Cancelled | Self::Diverted => true,
+            Self::Done | Self::Canceled | Self::Diverted => true,
         }
     }
 }

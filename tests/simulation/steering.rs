@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use engine::action::Update;
 use gate::instructions::LIVE_MS;
-use rules::steering::{CANCELLED, Hold, Instruction, SightedState, Steering};
+use rules::steering::{CANCELED, Hold, Instruction, SightedState, Steering};
 use rules::tenant::Tenant;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, sleep, timeout};
@@ -56,7 +56,7 @@ impl Steered {
 
     /// Reports whether a job may be a dead letter for `reason`.
     pub fn is_right(&self, id: &str, reason: &str) -> bool {
-        reason == CANCELLED && self.inner().asked.contains(id)
+        reason == CANCELED && self.inner().asked.contains(id)
     }
 }
 
@@ -210,7 +210,7 @@ async fn cancel(world: &World) {
         let seen = world.gate.sighting(&tenant, &planned.id);
         let seen = seen.filter(|seen| seen.cancel == Some(number));
         match seen.map(|seen| seen.state) {
-            Some(SightedState::Cancelled) if all_follow(world, version) => break,
+            Some(SightedState::Canceled) if all_follow(world, version) => break,
             _ if world.finish.is_cancelled() => return,
             _ => {}
         }

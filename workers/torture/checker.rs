@@ -152,10 +152,10 @@ pub enum Violation {
     AfterCancel { job: JobId, at: u64 },
     /// A job that was reported as canceled, and is no dead letter.
     #[error("job {job} was reported as canceled but is not a dead letter")]
-    Uncancelled { job: JobId },
+    Uncanceled { job: JobId },
     /// A job that is both done and canceled.
     #[error("job {job} is done and canceled")]
-    DoneAndCancelled { job: JobId },
+    DoneAndCanceled { job: JobId },
     /// A tenant with few jobs done within a span while a neighbor was rude and nothing else was
     /// broken.
     #[error(
@@ -213,7 +213,7 @@ pub struct HistoryVerdict {
     /// Number of jobs dropped because another job with their dedupe key was called.
     pub dropped: usize,
     /// Number of dead letters that an operator made, and number of requests for one.
-    pub cancelled: (usize, usize),
+    pub canceled: (usize, usize),
     /// Calls answered with another status than 2xx.
     pub refused: usize,
     /// Jobs that ran again after their end, by the latest earlier fault that could explain it.
@@ -386,7 +386,7 @@ impl Checker<'_> {
             .count(life.begins(), u64::MAX, FaultKind::uses_attempts);
         let failures = life.calls.iter().filter(|call| call.failed()).count() + unseen;
         if !life.calls.iter().any(|call| call.is_rejected())
-            && !cancels::is_cancelled(life)
+            && !cancels::is_canceled(life)
             && failures < self.rules.max_attempts as usize
         {
             self.find(Violation::Buried {

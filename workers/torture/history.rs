@@ -131,7 +131,7 @@ pub enum EventKind {
         status: Option<u16>,
     },
     /// An operator is about to cancel the job.
-    Cancelling { job: JobId },
+    Canceling { job: JobId },
     /// The canceling command reported the job's state, and whether all workers follow.
     Asked {
         job: JobId,

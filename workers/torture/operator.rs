@@ -56,7 +56,7 @@ impl Operator {
             .args(["job", "cancel", "--wait", "3s", "--for", "10m", "--json"])
             .args(["--tenant", &tenant, "--id", &id, "--config"])
             .arg(&self.config);
-        self.history.add(EventKind::Cancelling { job });
+        self.history.add(EventKind::Canceling { job });
         let Ok(output) = timeout(COMMAND_TIMEOUT, command.output()).await else {
             return Ok(());
         };

@@ -78,8 +78,8 @@ impl ReportTable {
             "delayed / duplicates",
             format!("{} / {}", verdict.delayed, verdict.dropped),
         );
-        let (cancelled, asked) = verdict.cancelled;
-        self.line("canceled", format!("{cancelled} of {asked} requested"));
+        let (canceled, asked) = verdict.canceled;
+        self.line("canceled", format!("{canceled} of {asked} requested"));
         let repeated: usize = verdict.repeated.values().sum();
         self.line(
             "ran again after the end",

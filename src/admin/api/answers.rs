@@ -51,7 +51,7 @@ answers! {
         pub held: Option<HeldWord>,
         pub held_until_ms: Option<u64>,
         pub diverted: Vec<DivertedTenant>,
-        pub cancelled: Vec<CancelledJob>,
+        pub canceled: Vec<CanceledJob>,
         pub tried: Vec<TriedLimit>,
     }
 
@@ -63,7 +63,7 @@ answers! {
     }
 
     /// A canceled job.
-    pub struct CancelledJob {
+    pub struct CanceledJob {
         pub tenant: String,
         pub id: String,
         pub until_ms: u64,

@@ -8,7 +8,7 @@ use serde_json::Value;
 use tokio::time::Instant;
 
 use super::answers::{
-    CancelledJob, DivertedTenant, InstructionsAnswer, LettersAnswer, LimitsAnswer, PipelineAnswer,
+    CanceledJob, DivertedTenant, InstructionsAnswer, LettersAnswer, LimitsAnswer, PipelineAnswer,
     PipelinesAnswer, PlanLimits, QueueAnswer, QueuesAnswer, ShownLetter, TenantLimits, TriedLimit,
 };
 use super::input::RequestInput;
@@ -270,7 +270,7 @@ async fn instructions(context: &PipelineContext) -> Result<Value, NotDone> {
     let seen = instructions::see(&context.gate).await?;
     let now_ms = seen.iter().map(|board| board.now_ms).max();
     let held = held(&seen);
-    let (mut diverted, mut cancelled, mut tried) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut diverted, mut canceled, mut tried) = (Vec::new(), Vec::new(), Vec::new());
     // Each board of a cluster has all instructions.
     let first = seen.first().map(|board| board.posted.as_slice());
     for (instruction, until_ms) in first.unwrap_or_default() {
@@ -280,7 +280,7 @@ async fn instructions(context: &PipelineContext) -> Result<Value, NotDone> {
                 queue: queue.to_string(),
                 until_ms: *until_ms,
             }),
-            Instruction::Cancel(tenant, id, _) => cancelled.push(CancelledJob {
+            Instruction::Cancel(tenant, id, _) => canceled.push(CanceledJob {
                 tenant: tenant.to_string(),
                 id: id.clone(),
                 until_ms: *until_ms,
@@ -299,7 +299,7 @@ async fn instructions(context: &PipelineContext) -> Result<Value, NotDone> {
         held: held.map(|(hold, _)| hold.keyword().into()),
         held_until_ms: held.map(|(_, until_ms)| until_ms),
         diverted,
-        cancelled,
+        canceled,
         tried,
     };
     Ok(answer.as_json())

@@ -397,7 +397,7 @@ pub const ROUTES: &[ApiRoute] = &[
         tenant divert`"),
     act("/tenants/{tenant}/undivert", ActionKind::Undivert, &[TENANT, BACK, PIPELINE], "Undiverted",
         "Ends a divert and can return its jobs; same as `sluicegate tenant undivert`"),
-    act("/tenants/{tenant}/jobs/{id}/cancel", ActionKind::Cancel, &[TENANT, JOB, FOR, WAIT, UNDO, PIPELINE], "Cancelling",
+    act("/tenants/{tenant}/jobs/{id}/cancel", ActionKind::Cancel, &[TENANT, JOB, FOR, WAIT, UNDO, PIPELINE], "Canceling",
         "Cancels the job; same as `sluicegate job cancel`"),
     act("/pause", ActionKind::PauseAll, &[FOR, OF_ALL], "Held",
         "Pauses all workers; same as `sluicegate pause --all`"),

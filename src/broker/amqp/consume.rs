@@ -150,9 +150,9 @@ impl ConsumerSlot {
         match &self.consumer {
             Some(consumer) if !on && !self.ends => {
                 let options = BasicCancelOptions::default();
-                let cancelling = self.channel.basic_cancel(consumer.tag(), options);
+                let canceling = self.channel.basic_cancel(consumer.tag(), options);
                 self.ends = true;
-                link.target.rpc("basic.cancel", cancelling).await
+                link.target.rpc("basic.cancel", canceling).await
             }
             None if on => {
                 limit(link, &self.channel, self.prefetch).await?;

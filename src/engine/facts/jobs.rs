@@ -31,7 +31,7 @@ pub enum Death {
     #[strum(serialize = "bad-message")]
     Invalid,
     /// An operator canceled it.
-    Cancelled,
+    Canceled,
 }
 
 /// The place where a job waits.

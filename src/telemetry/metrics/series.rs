@@ -100,7 +100,7 @@ metrics! {
     wait_seconds in Seconds: Histogram = Histogram::new(exponential_buckets(0.001, 4.0, 12)),
         "Waits of denied jobs";
     dead_letters: ByLabel<Counter> = by("reason", [
-            "bad-message", "rejected", "attempts", "expired", "given-up", "crashed", "cancelled",
+            "bad-message", "rejected", "attempts", "expired", "given-up", "crashed", "canceled",
         ]),
         "Dead letters, by kind of reason";
     results: ByLabel<Counter> = by("outcome", ["published", "unroutable", "refused"]),

@@ -422,7 +422,7 @@ async fn actions_match_the_commands_and_are_audited() {
     let letter = port.get("/dead/letters/four?tenant=acme").await.is(200);
     assert_eq!(
         (&letter["body"], &letter["reason"]),
-        (&json!("{}"), &json!("cancelled by an operator"))
+        (&json!("{}"), &json!("canceled by an operator"))
     );
     run.holds("dead", 1).await;
     let none = port

@@ -107,22 +107,22 @@ async fn a_canceled_job_is_a_dead_letter_and_runs_only_after_a_replay() {
     let of = ["--tenant", "acme", "--id", one];
     let args = [&["job", "cancel"][..], &of, &["--wait", "60s"]].concat();
     let done = fleet.json(&args).await;
-    assert_eq!(done["state"], "cancelled", "{done}");
+    assert_eq!(done["state"], "canceled", "{done}");
     assert_eq!(
         (&done["workers"], &done["workers_following"]),
         (&2.into(), &2.into())
     );
     // A repeated request is the same, and lasts longer.
     let again = fleet.json(&args).await;
-    assert_eq!(again["state"], "cancelled", "{again}");
+    assert_eq!(again["state"], "canceled", "{again}");
     assert!(again["until_ms"].as_u64() >= done["until_ms"].as_u64());
     let listed = fleet.runs(&["dead", "list", "--json"]).await.exited(0);
     let letter = listed.json();
     assert_eq!(letter["id"], one);
-    assert_eq!(letter["reason"], "cancelled by an operator");
+    assert_eq!(letter["reason"], "canceled by an operator");
     // No worker has the job any more, and its end is known.
     let show = [&["job", "show"][..], &of, &["--wait", "0s"]].concat();
-    assert_eq!(fleet.json(&show).await["seen"]["state"], "cancelled");
+    assert_eq!(fleet.json(&show).await["seen"]["state"], "canceled");
 
     fleet
         .runs(&["tenant", "limit", "acme", "100"])
@@ -172,7 +172,7 @@ async fn a_call_in_flight_continues_and_an_unseen_job_is_canceled_on_arrival() {
     }
     fleet.publish("acme", ["later".to_owned()]).await;
     let args = [&later[..], &["--wait", "60s"]].concat();
-    assert_eq!(fleet.json(&args).await["state"], "cancelled");
+    assert_eq!(fleet.json(&args).await["state"], "canceled");
     // Undoing applies to all workers.
     let undone = cancel("undone");
     fleet.json(&[&undone[..], &["--wait", "0s"]].concat()).await;

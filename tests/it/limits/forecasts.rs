@@ -374,7 +374,7 @@ async fn explain_shows_why_a_job_died_and_how_to_replay_it() {
     let text = text.exited(0).out;
     for words in [
         "was canceled: it is a dead letter",
-        "why       cancelled by an operator\n",
+        "why       canceled by an operator\n",
     ] {
         assert!(text.contains(words), "{words} is not in {text}");
     }

@@ -72,14 +72,7 @@ fn every_field_of_json_is_listed() {
     let job = ["--tenant", "acme", "--id", "1", "--wait", "0s", "--json"];
     let canceled = run(&[&["job", "cancel"][..], &job].concat());
     assert_eq!(fields(&canceled), {
-        let states = [
-            "cancelled",
-            "running",
-            "done",
-            "requested",
-            "undone",
-            "null",
-        ];
+        let states = ["canceled", "running", "done", "requested", "undone", "null"];
         &of("job cancel") - &BTreeSet::from(states)
     });
     for change in [

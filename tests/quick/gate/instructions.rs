@@ -169,7 +169,7 @@ async fn a_cancellation_that_ended_is_not_waited_for() {
 /// Returns a worker's report that the job `order-7` was canceled by the request 7.
 pub(super) fn canceled_job() -> JobSighting {
     let sighting = json!({
-        "cancel": 7, "state": "cancelled", "at_ms": 0, "attempt": 1, "cost": 1, "queue": "q", "here_ms": 0,
+        "cancel": 7, "state": "canceled", "at_ms": 0, "attempt": 1, "cost": 1, "queue": "q", "here_ms": 0,
     });
     JobSighting {
         tenant: tenant("t"),
@@ -192,5 +192,5 @@ async fn a_cancellation_that_another_replaced_is_followed() {
     };
     let (canceled, ()) = tokio::join!(job.cancel(&fake.gate, 60 * SECOND, HOUR_MS), other);
     let state = canceled.expect("the gate answers").state;
-    assert_eq!(state, CancelState::Cancelled);
+    assert_eq!(state, CancelState::Canceled);
 }

@@ -84,8 +84,8 @@ fn a_canceled_job_leaves_memory_at_once_and_the_others_stay() {
     let done = steer(&mut desk, [cancel("1")]);
     assert_eq!(sent(&done, "jobs.dead"), ["1"]);
     let reason = done.published[0].1.message.header("x-sluicegate-reason");
-    assert_eq!(reason, Field::Text("cancelled by an operator"));
-    assert_eq!(states(&done), [("1", SightedState::Cancelled)]);
+    assert_eq!(reason, Field::Text("canceled by an operator"));
+    assert_eq!(states(&done), [("1", SightedState::Canceled)]);
     let key = done.published[0].0;
     assert_eq!(desk.confirmed(key).acked, [1]);
     let asked = desk.step(MS * 301).asked;

@@ -10,7 +10,7 @@ use gate::instructions::see;
 use gate::redis::RedisGate;
 use operator::answer::Answer as _;
 use operator::hold::describe_hold;
-use operator::job::{CancelState, Cancelling, JobRef, JobState};
+use operator::job::{CancelState, Canceling, JobRef, JobState};
 use operator::tenant::parse;
 use rules::limit::ceil_ms;
 use rules::steering::{SightedState, Sighting};
@@ -129,10 +129,10 @@ impl JobRequest<'_> {
         self.print(&self.which.cancel(&self.gate, wait, for_ms).await?)
     }
 
-    fn print(&self, now: &Cancelling) -> Result<ExitCode, Failure> {
+    fn print(&self, now: &Canceling) -> Result<ExitCode, Failure> {
         let job = self.words();
         let words = || match now.state {
-            CancelState::Cancelled => {
+            CancelState::Canceled => {
                 format!("canceled {job}: it is a dead letter and will not be called again")
             }
             CancelState::Done => format!("{job} was already called and is done"),
@@ -217,7 +217,7 @@ pub fn describe(job: &str, seen: &Sighting) -> String {
         SightedState::Asking => "asks for its permit",
         SightedState::Running => "is being called",
         SightedState::Done => "was called and is done",
-        SightedState::Cancelled => "was canceled: it is a dead letter",
+        SightedState::Canceled => "was canceled: it is a dead letter",
         SightedState::Diverted => "was moved to another queue: its tenant is diverted",
     };
     let mut text = format!("{job} {state}\n");

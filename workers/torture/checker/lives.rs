@@ -57,7 +57,7 @@ pub struct Life {
     /// Whether its result reported a duplicate.
     pub dropped: bool,
     /// When an operator began to cancel it.
-    pub cancelling: Option<u64>,
+    pub canceling: Option<u64>,
     /// The report of the canceling command.
     pub asked: Option<CancelReport>,
 }
@@ -77,7 +77,7 @@ pub struct UsedKey {
 pub struct CancelReport {
     pub at: u64,
     /// Whether the job is a dead letter.
-    pub is_cancelled: bool,
+    pub is_canceled: bool,
     /// Whether no worker calls it any more.
     pub all_follow: bool,
 }
@@ -157,7 +157,7 @@ impl JobLives {
                     ended,
                     ..
                 } if ended == DUPLICATE => lives.of_job(*job).dropped = true,
-                EventKind::Cancelling { job } => lives.of_job(*job).cancelling = Some(*at),
+                EventKind::Canceling { job } => lives.of_job(*job).canceling = Some(*at),
                 EventKind::Asked {
                     job,
                     said: state,
@@ -165,7 +165,7 @@ impl JobLives {
                 } => {
                     lives.of_job(*job).asked = Some(CancelReport {
                         at: *at,
-                        is_cancelled: state == "cancelled",
+                        is_canceled: state == "canceled",
                         all_follow: *all_follow,
                     });
                 }

@@ -14,7 +14,7 @@ use operator::explain::JobExplanation;
 use operator::fleet::{FleetGaps, TenantsPage, WorkersAnswer};
 use operator::hold::{Draining, Resumed, StartedPause};
 use operator::inspect::InspectionAnswer;
-use operator::job::{Cancelling, JobState};
+use operator::job::{Canceling, JobState};
 use operator::letters::LetterRow;
 use operator::limits::LimitAnswer;
 use operator::tenant::Changed;
@@ -43,7 +43,7 @@ pub fn all() -> Value {
         ("Changed", Changed::definition()),
         ("Diverted", Diverted::definition()),
         ("Undiverted", Undiverted::definition()),
-        ("Cancelling", Cancelling::definition()),
+        ("Canceling", Canceling::definition()),
         ("Held", held()),
         ("Replayed", Replayed::definition()),
         ("Dropped", Dropped::definition()),
@@ -95,12 +95,7 @@ fn problem() -> Value {
 /// Returns the schema of a worker's report on a job.
 fn sighting() -> Value {
     let states = [
-        "waiting",
-        "asking",
-        "running",
-        "done",
-        "cancelled",
-        "diverted",
+        "waiting", "asking", "running", "done", "canceled", "diverted",
     ];
     let waits = object(
         &[("labels", json!({"type": "object"}))],

@@ -73,9 +73,9 @@ pub(super) async fn html(
     let named = named.map(|worker| (worker.name.as_str(), location(worker)));
     let gone = source.roster(|roster| roster.seen(&pipeline, now_ms, named));
     let all = tenants.tenants.len() as u64 + tenants.tenants_not_shown;
-    let lists = [asks.diverted.len(), asks.cancelled.len()];
+    let lists = [asks.diverted.len(), asks.canceled.len()];
     asks.diverted.truncate(MAX_INSTRUCTIONS);
-    asks.cancelled.truncate(MAX_INSTRUCTIONS);
+    asks.canceled.truncate(MAX_INSTRUCTIONS);
     let view = FleetView {
         asked,
         now_ms,

@@ -18,8 +18,7 @@ use rules::headers::{self, HeaderValue};
 use rules::job;
 use rules::limit::{Limits, floor_ms};
 use rules::steering::{
-    CANCELLED, DIVERTED, Hold, JobRequests, JobSighting, SightedState, Sighting, Steering,
-    WaitState,
+    CANCELED, DIVERTED, Hold, JobRequests, JobSighting, SightedState, Sighting, Steering, WaitState,
 };
 use rules::tenant::Tenant;
 
@@ -116,8 +115,8 @@ impl Scheduler {
             .wish(job)
             .is_some_and(|wish| wish.cancel.is_some())
         {
-            self.sight(now, key, SightedState::Cancelled);
-            self.bury(now, key, Death::Cancelled, CANCELLED);
+            self.sight(now, key, SightedState::Canceled);
+            self.bury(now, key, Death::Canceled, CANCELED);
             return true;
         }
         let Some(queue) = self.steering.now.diverts(&job.claims.tenant).cloned() else {

@@ -6,7 +6,7 @@ use super::*;
 fn of(state: &str, all_follow: bool, tell: impl FnOnce(&mut Story)) -> HistoryVerdict {
     let mut story = Story::new();
     story.published(0, ONE);
-    story.add(5, EventKind::Cancelling { job: ONE });
+    story.add(5, EventKind::Canceling { job: ONE });
     let (job, state) = (ONE, state.to_owned());
     story.add(
         100,
@@ -21,23 +21,23 @@ fn of(state: &str, all_follow: bool, tell: impl FnOnce(&mut Story)) -> HistoryVe
 }
 
 fn buried(story: &mut Story) {
-    let reason = "cancelled by an operator".to_owned();
+    let reason = "canceled by an operator".to_owned();
     story.add(9_000, EventKind::Dead { job: ONE, reason });
 }
 
 #[test]
-fn a_cancelled_job_is_a_dead_letter_or_was_called_before() {
-    for state in ["cancelled", "requested"] {
+fn a_canceled_job_is_a_dead_letter_or_was_called_before() {
+    for state in ["canceled", "requested"] {
         let verdict = of(state, true, buried);
         assert!(verdict.holds(), "{:?}", verdict.findings);
-        assert_eq!((verdict.dead, verdict.cancelled), (1, (1, 1)));
+        assert_eq!((verdict.dead, verdict.canceled), (1, (1, 1)));
     }
     for (state, at) in [("done", 6), ("running", 1_099)] {
         let called = of(state, true, |story| {
             story.called(at, ONE, 1, DownstreamAnswer::Done)
         });
         assert!(called.holds(), "{:?}", called.findings);
-        assert_eq!(called.cancelled, (0, 1));
+        assert_eq!(called.canceled, (0, 1));
     }
     let failed_before = of("running", true, |story| {
         story.called(50, ONE, 1, DownstreamAnswer::Failed);
@@ -47,7 +47,7 @@ fn a_cancelled_job_is_a_dead_letter_or_was_called_before() {
 }
 
 #[test]
-fn a_cancelled_job_is_not_called_once_all_workers_follow() {
+fn a_canceled_job_is_not_called_once_all_workers_follow() {
     let called = |all_follow, fault: Option<FaultKind>| {
         of("requested", all_follow, |story| {
             story.called(1_101, ONE, 1, DownstreamAnswer::Done);
@@ -68,10 +68,10 @@ fn a_cancelled_job_is_not_called_once_all_workers_follow() {
 
 #[test]
 fn reported_cancellations_hold_and_no_job_has_both_outcomes() {
-    let verdict = of("cancelled", true, |story| {
+    let verdict = of("canceled", true, |story| {
         story.called(50, ONE, 1, DownstreamAnswer::Done);
     });
-    assert_eq!(verdict.findings, [Violation::Uncancelled { job: ONE }]);
+    assert_eq!(verdict.findings, [Violation::Uncanceled { job: ONE }]);
     let both = |fault: Option<FaultKind>| {
         of("requested", true, |story| {
             story.called(50, ONE, 1, DownstreamAnswer::Done);
@@ -82,10 +82,10 @@ fn reported_cancellations_hold_and_no_job_has_both_outcomes() {
         })
         .findings
     };
-    assert_eq!(both(None), [Violation::DoneAndCancelled { job: ONE }]);
+    assert_eq!(both(None), [Violation::DoneAndCanceled { job: ONE }]);
     assert_eq!(
         both(Some(FaultKind::RedisKill)),
-        [Violation::DoneAndCancelled { job: ONE }]
+        [Violation::DoneAndCanceled { job: ONE }]
     );
     assert_eq!(both(Some(FaultKind::WorkerKill)), [], "a copy of it");
     let lost = of("requested", true, |_| {});
@@ -94,11 +94,11 @@ fn reported_cancellations_hold_and_no_job_has_both_outcomes() {
 }
 
 #[test]
-fn only_jobs_named_by_an_operator_are_cancelled() {
+fn only_jobs_named_by_an_operator_are_canceled() {
     let mut story = Story::new();
     story.published(0, ONE);
     buried(&mut story);
-    let reason = "cancelled by an operator".to_owned();
+    let reason = "canceled by an operator".to_owned();
     let found = [Violation::Buried { job: ONE, reason }];
     assert_eq!(story.verdict().findings, found);
 }
