@@ -259,6 +259,13 @@ local function decide(n)
   if fits > at then
     at, which = fits, last
   end
+  if limits.foresees ~= nil then
+    -- The job asks as soon as it may start once an operator's max has ended.
+    limits.foresees = true
+    local soonest = limits_turn(limits, waitlist, base, distance(ticket, units), units)
+    at = math.min(at, math.max(soonest, fits > now and whole(cost) or now))
+    limits.foresees = false
+  end
   return 0, which - 1, count(which), math.max(at - now, 1), waitlist.generation, math.max(ticket, 1)
 end
 

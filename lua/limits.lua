@@ -159,16 +159,32 @@ local function limits_load(waitlist, now, stamp, jobs, writing)
     }
     local own = limits_own(limits, limit)
     local set = overrides and unit < 2 and not own.everybody and overrides[name]
+    local home = limit.partition and own or waitlist
+    local most = home.overrides and home.overrides[LEARNED_OF .. name .. '/' .. int(window)]
     if set then
-      limit.max, limit.burst = limits_with_max(limit.algorithm, max, burst, set.max)
-      limit.ends = set.ends
+      -- With `foresees`, a unit that the override would let start after its end starts as the limit
+      -- then lets it, but not before the end. Decisions do not foresee: such a turn may be early, and
+      -- a job would overtake others.
+      local algorithm = limit.algorithm
+      local next_max, next_burst = limits_with_max(algorithm, max, burst, math.min(most and math.max(most, floor) or max, max))
+      limit.max, limit.burst = limits_with_max(algorithm, max, burst, set.max)
+      limit.ends, limits.foresees = set.ends, not writing
+      limit.algorithm = setmetatable({
+        nth = function(_, base, k)
+          local at, set_max, set_burst = algorithm.nth(limit, base, k), limit.max, limit.burst
+          if limits.foresees and at > set.ends then
+            limit.max, limit.burst = next_max, next_burst
+            at = math.min(at, math.max(algorithm.nth(limit, base, k), set.ends))
+            limit.max, limit.burst = set_max, set_burst
+          end
+          return at
+        end,
+      }, { __index = algorithm })
     end
     if not writing then
       limit.name, limit.floor, limit.length = name, floor, window
       limit.own_max, limit.own_burst, limit.set = max, burst, set and set.max or max
     end
-    local home = limit.partition and own or waitlist
-    local most = home.overrides and home.overrides[LEARNED_OF .. name .. '/' .. int(window)]
     if most and math.max(most, floor) < limit.max then
       limit.max, limit.burst = limits_with_max(limit.algorithm, limit.max, limit.burst, math.max(most, floor))
     end

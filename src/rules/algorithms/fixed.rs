@@ -102,8 +102,9 @@ pub struct FixedWindows {
     index: u64,
     /// Whether the clock was stepped back, and may have passed this window before.
     is_repeated: bool,
-    /// Whether the count of this window may have been forgotten since then.
-    is_doubtful: bool,
+    /// The minimum count of this window: the limit's max if counts may have been forgotten since
+    /// then, otherwise 0.
+    min_held: u64,
 }
 
 /// The record of a clock that was stepped back to before the newest fixed window of a partition.
@@ -136,13 +137,9 @@ impl SteppedBack {
 }
 
 impl FixedWindows {
-    fn held(&self, terms: &Terms) -> u64 {
+    fn held(&self) -> u64 {
         let count = self.counts.get(&self.index).map_or(0, |(count, _)| *count);
-        if self.is_doubtful {
-            count.max(terms.max())
-        } else {
-            count
-        }
+        count.max(self.min_held)
     }
 
     fn free(&self, terms: &Terms, at: u64) -> u64 {
@@ -150,11 +147,7 @@ impl FixedWindows {
         if at >= (index + 1) * terms.span() - terms.guard_ms() {
             return 0;
         }
-        let held = if index == self.index {
-            self.held(terms)
-        } else {
-            0
-        };
+        let held = if index == self.index { self.held() } else { 0 };
         terms.max().saturating_sub(held)
     }
 
@@ -176,11 +169,12 @@ impl Usage for FixedWindows {
         let start = self.index * span;
         let stepped = &mut *around.stepped;
         self.is_repeated = start + span <= newest;
-        self.is_doubtful = self.is_repeated && stepped.is_doubtful(terms, start, now, newest);
+        let is_doubtful = self.is_repeated && stepped.is_doubtful(terms, start, now, newest);
+        self.min_held = if is_doubtful { terms.max() } else { 0 };
     }
 
-    fn count(&self, terms: &Terms, _: u64) -> u64 {
-        self.held(terms)
+    fn count(&self, _: &Terms, _: u64) -> u64 {
+        self.held()
     }
 
     fn nth(&self, terms: &Terms, base: u64, k: u64) -> u64 {

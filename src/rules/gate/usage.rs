@@ -28,6 +28,18 @@ pub struct PartitionUsage {
     stepped: SteppedBack,
 }
 
+/// The limit that is in force once an operator's override has ended.
+#[derive(Debug, Clone)]
+pub struct NextLimit {
+    /// When the override ends, in milliseconds since the epoch.
+    pub from_ms: u64,
+    /// The limit without the override.
+    pub limit: Limit,
+}
+
+/// Next limits, by the indexes of the limits that they replace.
+pub type NextLimits = BTreeMap<usize, NextLimit>;
+
 /// Identifies the state of one limit, or the shared log if the name is `None`.
 type LimitIdentity = (
     Algorithm,
@@ -148,6 +160,19 @@ impl PartitionUsage {
     /// is now or later.
     pub fn nth(&self, limit: &Limit, base: u64, k: u64) -> u64 {
         self.state(limit).nth(limit.terms(), base, k)
+    }
+
+    /// Returns the same as [`Self::nth`], but with the limit that replaces this one at some time, if
+    /// any: a unit that this limit would let start later starts as the other one lets it, but not
+    /// before that time.
+    pub fn nth_with(&self, limit: &Limit, next: Option<&NextLimit>, base: u64, k: u64) -> u64 {
+        let at = self.nth(limit, base, k);
+        match next {
+            Some(next) if at > next.from_ms => {
+                at.min(self.nth(&next.limit, base, k).max(next.from_ms))
+            }
+            _ => at,
+        }
     }
 
     /// Returns the number of units that may start at once at `now`.

@@ -203,6 +203,29 @@ pub async fn conforms(
     assert_eq!((shown.limits[0].max, shown.waiting), (5, 0));
     assert_eq!(shown.limits[0].override_until_ms, 0);
 
+    // Jobs that a lower limit denies have their turns when that limit ends, not in months, or as the
+    // bucket is then refilled.
+    let duration_ms = 1_000_000;
+    let lower = Change::Limit {
+        name: "default".to_owned(),
+        max: 1,
+        duration_ms,
+    };
+    let lowered = tenant("lowered");
+    (long.change(&lowered.clone().into(), &lower).await).expect("the gate answers");
+    let waiting = waits(&ask(&long, "lowered", 5, &[FRESH; 4]).await);
+    assert_eq!(waiting.len(), if most == 3 { 0 } else { 3 });
+    let longest = |units: u64| match algorithm.has_burst() {
+        true => units * LONG / 5 + 1_000,
+        false => duration_ms,
+    };
+    let in_time = |(ticket, ttl): &(Ticket, u64)| *ttl <= longest(ticket.number);
+    assert!(waiting.iter().all(in_time), "{algorithm:?}: {waiting:?}");
+    let shown = long.inspect(&lowered).await.expect("the gate answers");
+    assert!(shown.waitlist_end_ms <= longest(3), "{shown:?}");
+    assert!(shown.turn_ms <= longest(4), "{shown:?}");
+    assert!(shown.limits[0].next_ms <= longest(1), "{shown:?}");
+
     // Limits that the downstream advertises are shown and decide nothing.
     let advertised = |text| [(tenant("advertised"), Quotas::read(text))];
     for text in ["7/1", "1/1,100/60,5/0"] {

@@ -5,6 +5,7 @@ use std::time::Duration;
 use kit::gate::{guarded_limit, named_limit};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
+use rules::decision::Change;
 use rules::limit::{Algorithm, Limit, Limits, Unit};
 
 use crate::gate::simulator::{Outcome, Scenario, limit, run};
@@ -257,6 +258,39 @@ fn each_algorithm_takes_changed_limits() {
             ..Scenario::new(limit.clone(), backlog(3000))
         };
         check(&name("up and down"), both, 3000, 180.0, 5.0, 20.0);
+    }
+}
+
+/// An operator lowers a limit of 50 to 2 for a minute. Jobs that were denied meanwhile use the whole
+/// limit from the end of that minute on.
+#[test]
+fn each_algorithm_is_used_up_once_a_lower_limit_ends() {
+    for (algorithm, seconds) in Algorithm::ALL
+        .into_iter()
+        .flat_map(|it| [(it, 1), (it, 10)])
+    {
+        let name = format!("{} lowered for a minute, {seconds} s", algorithm.name());
+        let lower = Change::Limit {
+            name: "default".to_owned(),
+            max: 2,
+            duration_ms: 60_000,
+        };
+        let scenario = Scenario {
+            operator: Some((5 * S, lower)),
+            ..Scenario::new(limit(algorithm, 50, seconds), backlog(2000))
+        };
+        // A leaky bucket is full as soon as it is lowered, and no job asks for that call in time.
+        let order = match algorithm {
+            Algorithm::LeakyBucket => f64::MAX,
+            _ => 20.0,
+        };
+        let outcome = check(&name, scenario, 2000, f64::MAX, 5.0, order);
+        // The minute adds at most its own time.
+        let end = 62.0 + outcome.ideal / 0.97;
+        assert!(outcome.end <= end, "{name}: {outcome:?}");
+        // Two more than without a changed limit.
+        let beside = outcome.deliveries - outcome.rechecks;
+        assert!(beside <= 4.1, "{name}: {outcome:?}");
     }
 }
 

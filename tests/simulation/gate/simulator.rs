@@ -11,7 +11,7 @@ use std::time::Duration;
 use kit::gate::named_limit;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
-use rules::decision::{Answer, Question, Ticket};
+use rules::decision::{Answer, Change, Question, Ticket};
 use rules::delays::{lead_ms, stay_ms};
 use rules::gate::model::{HeldState, Scopes};
 use rules::gate::usage::Clock;
@@ -40,6 +40,8 @@ pub struct Scenario {
     pub outage: Option<(u64, u64)>,
     /// New limits with the same names, and when each set takes effect; in order.
     pub changes: Vec<(u64, Limits)>,
+    /// An operator's change to the tenant, and when it is made.
+    pub operator: Option<(u64, Change)>,
     /// Fraction of trips that take 0.5 to 1.2 s longer.
     pub late: f64,
     /// Fraction of waiting jobs that never return.
@@ -60,6 +62,7 @@ impl Scenario {
             max_delay: 300_000_000,
             outage: None,
             changes: Vec::new(),
+            operator: None,
             late: 0.0,
             lost: 0.0,
             vanished: |_| false,
@@ -131,6 +134,7 @@ pub fn run(scenario: Scenario) -> Outcome {
     let mut random = StdRng::seed_from_u64(1);
     let mut limits = scenario.limits.clone();
     let mut changes = scenario.changes.into_iter().peekable();
+    let mut operator = scenario.operator;
     let mut states: HashMap<Partition, HeldState> = HashMap::new();
     let mut sequence = scenario.arrivals.len() as u64;
     let mut events: BinaryHeap<Reverse<Event>> = scenario
@@ -202,6 +206,11 @@ pub fn run(scenario: Scenario) -> Outcome {
         let tenant = Tenant::parse(&format!("t{tenant}")).expect("a good id");
         let labels = Labels::of(&limits, |_| value.to_string());
         let layout = Layout::of(&limits, &tenant, &labels);
+        if let Some((_, change)) = operator.take_if(|(at, _)| now >= *at) {
+            let control = layout.partition(layout.control).clone();
+            let state = states.entry(control).or_default();
+            state.change(clock.now_ms, &change);
+        }
         let mut scopes = Scopes::take(&layout, |partition| {
             states
                 .remove(layout.partition(partition))

@@ -22,8 +22,7 @@ use super::{Failure, print};
 ///
 /// Changes are stored in Redis and expire (--for). They apply from the next decision on. If jobs
 /// can now start earlier, waiting jobs ask again within seconds. Any other job in a delay queue
-/// sees the change within delay.max-delay, as do waiting jobs when a lower limit expires (--clear
-/// wakes them). `sluicegate inspect` shows changes.
+/// sees the change within delay.max-delay. `sluicegate inspect` shows changes.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   sluicegate tenant pause acme --for 1h

@@ -7,7 +7,7 @@ use self::turns::highest_cost;
 use super::{HeldState, State};
 use crate::decision::{Answer, Question, Sequences, Tally, Ticket};
 use crate::gate::fair_queue::{FairQueue, FlowView, join};
-use crate::gate::usage::Clock;
+use crate::gate::usage::{Clock, NextLimits};
 use crate::gate::waitlist::{AHEAD_MS, GRACE_MS, Waitlist, reach};
 use crate::layout::Layout;
 use crate::limit::Limit;
@@ -23,6 +23,11 @@ pub(super) struct Call<'a> {
     limits: &'a [Limit],
     /// All limits that a start is charged to: enforced limits, then shadows.
     charged: &'a [Limit],
+    /// The limits that replace some of them once their overrides end.
+    next: &'a NextLimits,
+    /// Whether turns follow these. Decisions do not foresee: such a turn may be early, and a job
+    /// would overtake others.
+    foresees: bool,
     /// Counts that this call added to each shadow.
     tallies: Vec<Tally>,
     clock: Clock,
@@ -41,7 +46,7 @@ impl<'a> Call<'a> {
     pub(super) fn new(
         states: &'a mut [HeldState],
         layout: &'a Layout,
-        charged: &'a [Limit],
+        (charged, next): (&'a [Limit], &'a NextLimits),
         clock: Clock,
         base: u64,
         budget: u32,
@@ -61,6 +66,8 @@ impl<'a> Call<'a> {
             layout,
             limits,
             charged,
+            next,
+            foresees: false,
             tallies: vec![Tally::default(); shadows.len()],
             clock,
             base,
@@ -68,6 +75,12 @@ impl<'a> Call<'a> {
             full: false,
             started: 0,
         }
+    }
+
+    /// Makes turns follow the limits that replace others once an operator's overrides end.
+    pub(super) fn foreseeing(mut self) -> Self {
+        self.foresees = true;
+        self
     }
 
     /// Returns the number of enforced limits.
@@ -148,6 +161,7 @@ impl<'a> Call<'a> {
         });
         let at = self.watch(open, at, number, units);
         let (at, limit) = if whole.0 > at { whole } else { (at, limit) };
+        let at = self.asks_at(at, (number, units), (whole.0 > now).then_some(cost));
         Answer::Wait {
             limit,
             count: self.count(limit),
@@ -157,6 +171,19 @@ impl<'a> Call<'a> {
                 number: number.max(1),
             },
         }
+    }
+
+    /// Returns when a job with this ticket asks again: at its turn `at`, or as soon as it may start
+    /// once an operator's override has ended. Its `whole` cost may need to be free.
+    fn asks_at(&mut self, at: u64, (number, units): (u64, u64), whole: Option<u64>) -> u64 {
+        if self.next.is_empty() {
+            return at;
+        }
+        self.foresees = true;
+        let (turn, _) = self.turn_of(number, units);
+        let soonest = whole.map_or(turn, |cost| turn.max(self.whole(cost).0));
+        self.foresees = false;
+        at.min(soonest)
     }
 
     /// Returns the units of a job in the waitlist.

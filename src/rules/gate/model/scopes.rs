@@ -11,7 +11,7 @@ use crate::decision::{
     Answer, End, Inspection, Question, StartSettlement, Tally, TrialStatus, UsageOfLimit,
 };
 use crate::gate::fair_queue::reach;
-use crate::gate::usage::Clock;
+use crate::gate::usage::{Clock, NextLimit, NextLimits};
 use crate::gate::waitlist::{KEEP_MS, Waitlist};
 use crate::layout::Layout;
 use crate::limit::Limit;
@@ -74,6 +74,7 @@ impl<'a> Scopes<'a> {
     ) -> (Vec<Answer>, u64) {
         let now = clock.now_ms;
         self.states[self.layout.control].forget_overrides(now);
+        let next = self.next_limits(limits, &[], now);
         let limits = self.in_force(limits, now);
         let shared_state = |state: &State| (state.waitlist.clone(), state.fair_queue.clone());
         let before: Vec<_> = self.states.iter().map(|it| shared_state(it)).collect();
@@ -86,7 +87,8 @@ impl<'a> Scopes<'a> {
         // While the breaker is half open, one call is the probe.
         let half_open = control.breaker.is_open();
         let budget = if half_open { budget.min(1) } else { budget };
-        let mut call = Call::new(&mut self.states, self.layout, &limits, clock, base, budget);
+        let charged = (&limits[..], &next);
+        let mut call = Call::new(&mut self.states, self.layout, charged, clock, base, budget);
         self.tallies = Vec::new();
         let named = limits.iter().any(|limit| limit.algorithm().holds_leases());
         let decide = |(number, ask)| match named {
@@ -183,6 +185,7 @@ impl<'a> Scopes<'a> {
     pub fn inspect(&self, limits: &[Limit], clock: Clock) -> Inspection {
         let now = clock.now_ms;
         let in_force = self.in_force(limits, now);
+        let next = self.next_limits(limits, &[], now);
         let mut states = self.loaded_copy(&in_force, clock);
         states.forget_reset_waitlist(now);
         states.states[self.layout.control].pull_back(now);
@@ -191,7 +194,9 @@ impl<'a> Scopes<'a> {
         let closed = states.control().closed(now);
         let blocked_by = states.control().closed_by(now);
         let base = now.max(closed);
-        let mut call = Call::new(&mut states.states, self.layout, &in_force, clock, base, 0);
+        let charged = (&in_force[..], &next);
+        let call = Call::new(&mut states.states, self.layout, charged, clock, base, 0);
+        let mut call = call.foreseeing();
         let at = InspectionTime {
             clock,
             closed_until: closed,
@@ -199,8 +204,11 @@ impl<'a> Scopes<'a> {
         };
         let partitions = self.layout.partitions.iter().copied();
         let mut usages: Vec<UsageOfLimit> = (in_force.iter().zip(limits))
-            .zip(partitions)
-            .map(|(limit, partition)| self.usage_of(limit, partition, call.state(partition), &at))
+            .zip(partitions.enumerate())
+            .map(|(limit, (index, partition))| {
+                let next = next.get(&index);
+                self.usage_of(limit, next, partition, call.state(partition), &at)
+            })
             .collect();
         let shadows = usages.split_off(call.enforced());
         for (usage, learned) in usages.iter_mut().zip(self.learned_of(limits, now)) {
@@ -240,6 +248,7 @@ impl<'a> Scopes<'a> {
     fn usage_of(
         &self,
         (limit, configured): (&Limit, &Limit),
+        next: Option<&NextLimit>,
         partition: usize,
         state: &State,
         at: &InspectionTime,
@@ -264,7 +273,7 @@ impl<'a> Scopes<'a> {
                 0 => state.usage.free(limit, now),
                 _ => 0,
             },
-            next_ms: state.usage.nth(limit, at.base, 1) - now,
+            next_ms: state.usage.nth_with(limit, next, at.base, 1) - now,
             waiting,
             widest,
             calls: state.usage.calls(limit, at.clock),
@@ -296,17 +305,38 @@ impl<'a> Scopes<'a> {
             return limits.into();
         }
         let set = |(index, limit): (usize, &Limit)| {
-            let ignores_override = ignores_override
-                .get(index)
-                .is_some_and(|ignores_override| *ignores_override);
-            let set = match ignores_override {
-                true => limit.clone(),
-                false => self.set(limit, now),
+            let set = match ignores_override.get(index) {
+                Some(true) => limit.clone(),
+                _ => self.set(limit, now),
             };
-            let partition = self.layout.partitions[index];
-            self.states[partition].learned.lowered(limit, set, now)
+            self.lowered(index, limit, set, now)
         };
         limits.iter().enumerate().map(set).collect()
+    }
+
+    /// Returns the limits that replace overridden ones once their overrides end, by index, with the
+    /// flags of [`Self::in_force_ignoring`].
+    pub(super) fn next_limits(
+        &self,
+        limits: &[Limit],
+        ignores_override: &[bool],
+        now: u64,
+    ) -> NextLimits {
+        let next = |(index, limit): (usize, &Limit)| {
+            let (_, from_ms) = match ignores_override.get(index) {
+                Some(true) => None,
+                _ => self.override_of(limit, now),
+            }?;
+            let limit = self.lowered(index, limit, limit.clone(), now);
+            Some((index, NextLimit { from_ms, limit }))
+        };
+        limits.iter().enumerate().filter_map(next).collect()
+    }
+
+    /// Returns `set`, capped by the learned value of the limit at `index`.
+    fn lowered(&self, index: usize, limit: &Limit, set: Limit, now: u64) -> Limit {
+        let learned = &self.states[self.layout.partitions[index]].learned;
+        learned.lowered(limit, set, now)
     }
 
     /// Returns the limit with the operator's override applied.

@@ -134,9 +134,9 @@ impl Call<'_> {
             Unit::Calls => calls,
             Unit::Cost => units,
         };
-        self.states[self.layout.partitions[index]]
-            .usage
-            .nth(limit, base, k)
+        let usage = &self.states[self.layout.partitions[index]].usage;
+        let next = self.next.get(&index).filter(|_| self.foresees);
+        usage.nth_with(limit, next, base, k)
     }
 
     /// Estimates the number of jobs in `units`, assuming that other flows' jobs cost the same as

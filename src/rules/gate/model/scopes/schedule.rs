@@ -12,6 +12,7 @@ impl Scopes<'_> {
     pub fn schedule(&self, asked: &ForecastRequest, clock: Clock) -> Schedule {
         let now = clock.now_ms;
         let limits = self.in_force_ignoring(&asked.limits, &asked.ignores_override, now);
+        let next = self.next_limits(&asked.limits, &asked.ignores_override, now);
         let set =
             (asked.limits.iter().zip(&asked.ignores_override)).map(|(limit, ignores_override)| {
                 match ignores_override {
@@ -32,7 +33,9 @@ impl Scopes<'_> {
             }
         }
         let opens_ms = now.max(asked.not_before_ms).max(control.closed_until(now));
-        let mut call = Call::new(&mut states.states, self.layout, &limits, clock, opens_ms, 0);
+        let charged = (&limits[..], &next);
+        let call = Call::new(&mut states.states, self.layout, charged, clock, opens_ms, 0);
+        let mut call = call.foreseeing();
         let (units, own) = call.up_to(asked.target);
         let turn = |unit| Turn {
             unit,
