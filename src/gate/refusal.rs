@@ -105,6 +105,11 @@ fn is_forbidden(error: &ServerError) -> bool {
     error.code() == "NOPERM" || inside.iter().any(|word| details.contains(word))
 }
 
+/// Returns true if the server accepts no writes of any user.
+pub fn is_read_only(error: &ServerError) -> bool {
+    ["READONLY", "OOM", "MISCONF", "NOREPLICAS"].contains(&error.code())
+}
+
 /// Returns true if a key has another type than expected.
 pub fn is_wrong_type(error: &ServerError) -> bool {
     let wrong = "WRONGTYPE";

@@ -266,9 +266,11 @@ impl TenantInspection {
     /// Returns what stops the tenant's jobs even if its own limits have quota, as a keyword and a
     /// sentence.
     fn stop(&self) -> Option<(&'static str, String)> {
+        if let Some(why) = self.recovery.refused() {
+            return Some((waits::REFUSED, format!("no job is admitted: {why}")));
+        }
         if let Ok(held) = &self.held {
-            let hold = held.hold;
-            if hold == Some(Hold::Paused) {
+            if held.hold == Some(Hold::Paused) {
                 let description = "all workers are paused: no job is called before `resume --all`";
                 return Some(("pause", description.to_owned()));
             }
@@ -280,7 +282,7 @@ impl TenantInspection {
                 );
                 return Some(("divert", description));
             }
-            if hold == Some(Hold::Draining) {
+            if held.hold == Some(Hold::Draining) {
                 let description =
                     "workers are drained: a new job waits in the work queue for `resume --all`";
                 return Some(("drain", description.to_owned()));
@@ -334,7 +336,7 @@ impl TenantInspection {
             waiting: one_waitlist.then_some(found.waiting),
             waiting_by_level: self.levels.iter().cloned().collect(),
             waitlist_end_in_ms: one_waitlist.then_some(found.waitlist_end_ms),
-            new_job_in_ms: one_waitlist.then_some(found.turn_ms.max(self.recovery.in_ms())),
+            new_job_in_ms: (self.recovery.admits_in_ms(found.turn_ms)).filter(|_| one_waitlist),
             recovery_wait_until_ms,
             recovery_wait_reason,
             suspended_until_ms: found.blocked_until_ms,

@@ -113,17 +113,28 @@ impl Overview {
         if let Some(words) = others.and_then(|others| others.describe(MAX_LISTED_KEYS)) {
             add(false, format!("{words} (sluicegate check)"));
         }
-        let waits: Vec<&Recovery> = (self.recovery.iter())
+        let (refused, others): (Vec<_>, Vec<_>) =
+            (self.recovery.iter()).partition(|recovery| recovery.refused().is_some());
+        let at = |some: usize| match self.recovery.len() {
+            1 => String::new(),
+            all => format!(" at {some} of {all} primaries"),
+        };
+        if let Some(why) = refused.first().and_then(|first| first.refused()) {
+            add(
+                true,
+                format!("no job is admitted{}: {why}", at(refused.len())),
+            );
+        }
+        let waits: Vec<&Recovery> = (others.into_iter())
             .filter(|recovery| **recovery != Recovery::Over)
             .collect();
         let worst = waits.iter().max_by_key(|recovery| recovery.in_ms());
         if let Some((worst, words)) = worst.and_then(|worst| Some((worst, worst.describe()?))) {
-            let at = match (waits.len(), self.recovery.len()) {
-                (_, 1) => String::new(),
-                (some, all) => format!(" at {some} of {all} primaries"),
-            };
             let is_stop = matches!(worst, Recovery::Waits { .. });
-            add(is_stop, format!("recovery wait{at}: {words}"));
+            add(
+                is_stop,
+                format!("recovery wait{}: {words}", at(waits.len())),
+            );
         }
         notices
     }

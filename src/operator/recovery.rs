@@ -27,6 +27,8 @@ pub enum Recovery {
     },
     /// Redis is new or was emptied, and no worker has looked since.
     NoWorker,
+    /// No job is admitted, because Redis refuses writes; the text says why.
+    Refused(String),
     /// The state could not be read.
     Unread(String),
 }
@@ -40,6 +42,7 @@ impl From<Result<PrimaryOutlook, GateError>> for Recovery {
             }) => match outlook {
                 Outlook::Open => Self::Over,
                 Outlook::Unknown => Self::NoWorker,
+                Outlook::Refuses(why) => Self::Refused(plain(&why, 300)),
                 Outlook::Waits { until_ms, why } => Self::Waits {
                     now_ms,
                     until_ms,
@@ -59,6 +62,23 @@ impl Recovery {
                 now_ms, until_ms, ..
             } => until_ms.saturating_sub(*now_ms),
             _ => 0,
+        }
+    }
+
+    /// Returns why Redis refuses writes, if it does.
+    pub fn refused(&self) -> Option<&str> {
+        match self {
+            Self::Refused(why) => Some(why),
+            _ => None,
+        }
+    }
+
+    /// Returns when a job with its turn in `turn_ms` is admitted, in milliseconds from now, or `None`
+    /// if that is unknown because Redis refuses writes.
+    pub fn admits_in_ms(&self, turn_ms: u64) -> Option<u64> {
+        match self {
+            Self::Refused(_) => None,
+            _ => Some(turn_ms.max(self.in_ms())),
         }
     }
 
@@ -95,6 +115,7 @@ impl Recovery {
                 "unknown: Redis is new or was emptied, and the next worker that checks it decides"
                     .to_owned(),
             ),
+            Self::Refused(_) => Some("unknown: Redis refuses writes".to_owned()),
             Self::Unread(why) => Some(format!("unknown: {why}")),
         }
     }
@@ -105,7 +126,7 @@ impl Recovery {
         match self {
             Self::Over => (Some(0), None),
             Self::Waits { until_ms, why, .. } => (Some(*until_ms), Some(why.clone())),
-            Self::NoWorker | Self::Unread(_) => (None, self.describe()),
+            Self::NoWorker | Self::Refused(_) | Self::Unread(_) => (None, self.describe()),
         }
     }
 }

@@ -28,6 +28,8 @@ pub enum Outlook {
         /// The reason, in words.
         why: String,
     },
+    /// No job starts, because Redis refuses writes; the text says why.
+    Refuses(String),
     /// No epoch exists: no worker has looked since the server was empty. The first worker that
     /// looks decides.
     Unknown,

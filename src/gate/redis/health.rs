@@ -1,9 +1,8 @@
 //! The server's version and settings, and whether it answers.
 
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ::redis::{Pipeline, Value};
+use ::redis::{Pipeline, ServerError, Value};
 use futures_util::future::join_all;
 
 use super::RedisGate;
@@ -24,6 +23,9 @@ const APART: Duration = Duration::from_millis(5);
 
 /// Number of tenants whose keys must be on one server behind a proxy.
 const KEYS_TRIED: u32 = 16;
+
+/// The command that tries a write.
+pub(super) const WRITE: &str = "SET";
 
 /// The findings of [`RedisGate::check`]. In a cluster they describe the first primary with a
 /// problem.
@@ -132,30 +134,38 @@ impl RedisGate {
 }
 
 impl RedisGate {
-    /// Checks that all primaries accept writes. It changes nothing: the keys do not exist.
+    /// Checks that all primaries accept writes. Changes nothing.
     ///
     /// # Errors
     /// [`GateError`] with the reason of the first that does not.
     pub async fn accepts_writes(&self) -> Result<(), GateError> {
-        let primaries = self.registries().await?;
-        let key = |primary: &Arc<Primary>| format!("{}:check", primary.policies);
-        let keys: Vec<String> = primaries.iter().map(key).collect();
-        let requests = keys.iter().map(|key| {
-            let mut command = ::redis::cmd("SET");
-            command.arg(key).arg("").arg("XX");
-            Request {
-                key,
-                command,
-                load: None,
-            }
-        });
-        let answers = self.link.send(requests.collect()).await?;
-        for (key, answer) in keys.iter().zip(answers) {
-            if let Value::ServerError(error) = answer? {
-                return Err(refusal::refused(&error, &format!("SET {key}")));
+        for primary in self.registries().await?.iter() {
+            if let Some(error) = self.write_error(primary).await? {
+                return Err(refusal::refused(&error, WRITE));
             }
         }
         Ok(())
+    }
+
+    /// Returns the error answer of a primary to a write that changes nothing, as its key does not
+    /// exist.
+    pub(super) async fn write_error(
+        &self,
+        primary: &Primary,
+    ) -> Result<Option<ServerError>, GateError> {
+        let key = format!("{}:check", primary.policies);
+        let mut command = ::redis::cmd(WRITE);
+        command.arg(&key).arg("").arg("XX");
+        let request = Request {
+            key: &key,
+            command,
+            load: None,
+        };
+        let answer = self.link.send(vec![request]).await?.into_iter().next();
+        Ok(match answer.transpose()? {
+            Some(Value::ServerError(error)) => Some(error),
+            _ => None,
+        })
     }
 
     /// Checks that a proxy sends all keys to one server, so that the epoch tells whether any usage

@@ -3,11 +3,13 @@
 use futures_util::future::join_all;
 
 use super::RedisGate;
+use super::health::WRITE;
 use crate::GateError;
 use crate::epoch::outlook::Outlook;
 use crate::epoch::{Watch, WatchTarget};
 use crate::link::slot_of;
 use crate::primaries::Primary;
+use crate::refusal;
 use rules::limit::{Limits, floor_ms};
 use rules::policy::Policy;
 use rules::slots::Slots;
@@ -25,9 +27,9 @@ pub struct PrimaryOutlook {
 }
 
 impl RedisGate {
-    /// Reports whether workers admit jobs with `limits`, since Redis may have lost data: jobs of
-    /// `tenant` at its primary, or any jobs at each primary. `policy` bounds how far limits look
-    /// back. Changes nothing.
+    /// Reports whether workers admit jobs with `limits`, since Redis may have lost data or refuse
+    /// writes: jobs of `tenant` at its primary, or any jobs at each primary. `policy` bounds how
+    /// far limits look back. Changes nothing.
     ///
     /// # Errors
     /// [`GateError`] if nothing is known. One primary's own error takes its place in the list.
@@ -74,6 +76,14 @@ impl RedisGate {
             others: &[],
         };
         let watch = Watch::new(primary.epoch.clone(), std::time::Duration::ZERO, true);
-        watch.outlook(&at, spans, slots).await
+        let (outlook, now_ms) = watch.outlook(&at, spans, slots).await?;
+        let outlook = match self.write_error(primary).await? {
+            Some(error) if refusal::is_read_only(&error) => {
+                Outlook::Refuses(refusal::refused(&error, WRITE).to_string())
+            }
+            // The workers' user may have rights that this one lacks.
+            _ => outlook,
+        };
+        Ok((outlook, now_ms))
     }
 }

@@ -3,11 +3,21 @@
 use gate::Inspection;
 use rules::limit::Unit;
 
-use super::LimitUsage;
 use super::description::amount;
+use super::{InspectionAnswer, LimitUsage};
 use crate::labels::GivenLabels;
 use crate::recovery::Recovery;
 use crate::times::when;
+
+/// The keyword of [`InspectionAnswer::waits_for`] if Redis refuses writes.
+pub(super) const REFUSED: &str = "redis";
+
+impl InspectionAnswer {
+    /// Returns true if no job is admitted because Redis refuses writes.
+    pub fn is_refused(&self) -> bool {
+        self.waits_for.as_deref() == Some(REFUSED)
+    }
+}
 
 /// The cause for which a new job would wait.
 pub(super) enum WaitReason<'a> {
@@ -59,7 +69,7 @@ impl<'a> WaitReason<'a> {
                 _ => match recovery {
                     Recovery::NoWorker => Self::Unconfirmed("a worker has checked Redis"),
                     Recovery::Unread(_) => Self::Unconfirmed("Redis has lost nothing"),
-                    Recovery::Over | Recovery::Waits { .. } => Self::Nothing,
+                    Recovery::Over | Recovery::Waits { .. } | Recovery::Refused(_) => Self::Nothing,
                 },
             },
         }

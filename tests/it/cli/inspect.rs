@@ -35,6 +35,43 @@ fn text(yaml: &str, tenant: &str) -> String {
     sluicegate(yaml, &["inspect", tenant]).exited(0).out
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_says_that_jobs_are_admitted_while_redis_refuses_writes() {
+    let redis = Redis::start();
+    let yaml = yaml().replace(shared_redis().url(), redis.url());
+    let _worker = Running::configured(&yaml, UnusedHandler);
+    let is_open = |found: &Value| found["recovery_wait_until_ms"] == 0;
+    inspected(&yaml, "a worker has begun", is_open).await;
+    let set = |what: &str| redis.ctl(&what.split(' ').collect::<Vec<_>>());
+    for (refuse, accept, error) in [
+        (
+            "config set maxmemory 1",
+            "config set maxmemory 0",
+            "Redis has no memory left; raise maxmemory",
+        ),
+        (
+            "replicaof 127.0.0.1 1",
+            "replicaof no one",
+            "this is a replica",
+        ),
+    ] {
+        set(refuse);
+        let found = inspect(&yaml, "acme");
+        assert_eq!(found["waits_for"], "redis", "{found}");
+        assert_eq!(found["new_job_in_ms"], Value::Null, "{found}");
+        let shown = text(&yaml, "acme");
+        shown.says("why       no job is admitted: Redis ");
+        shown.says(error);
+        let tenants = sluicegate(&yaml, &["tenants"]).exited(0).out;
+        tenants.begins("no job is admitted: Redis ");
+        tenants.says(error);
+        let job = ["explain", "--tenant", "acme", "--id", "order-1"];
+        let explained = sluicegate(&yaml, &job).exited(1).err;
+        explained.says(error);
+        set(accept);
+    }
+}
+
 /// Waits until the worker has stored the API's advertised limits for `tenant`.
 async fn advertised(yaml: &str, tenant: &str) -> Value {
     let started = Instant::now();

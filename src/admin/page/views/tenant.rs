@@ -137,6 +137,7 @@ fn view<'a>(asked: &'a ViewRequest, found: &'a InspectionAnswer) -> TenantView<'
 fn state(found: &InspectionAnswer) -> (&'static str, &'static str) {
     let lasts = |until_ms: Option<u64>| until_ms.unwrap_or_default() > found.now_ms;
     match () {
+        () if found.is_refused() => ("bad", "Redis refuses writes"),
         () if lasts(found.recovery_wait_until_ms) => ("bad", "Recovery wait"),
         () if is_paused(found) => ("bad", "All workers paused"),
         () if found.suspended_until_ms > found.now_ms => ("bad", "Suspended"),
@@ -220,5 +221,9 @@ mod tests {
         assert!(html.contains("suspended</strong> until a call succeeds, by 5 failures in a row"));
         found.waits_for = None;
         assert!(shown(&found).contains(r#"<span class="state big warn">Waiting</span>"#));
+        found.waits_for = Some("redis".to_owned());
+        assert!(
+            shown(&found).contains(r#"<span class="state big bad">Redis refuses writes</span>"#)
+        );
     }
 }

@@ -404,6 +404,7 @@ fn describe_recovery(jobs: &str, recovery: &Recovery) -> (Severity, String) {
             );
             (Severity::Warn, text)
         }
+        Recovery::Refused(why) => (Severity::Error, why.clone()),
         Recovery::NoWorker => (Severity::Ok, unknown()),
         Recovery::Unread(_) => (Severity::Warn, unknown()),
     }

@@ -96,7 +96,13 @@ fn state(found: &InspectionAnswer, redis_ms: u64, wide: usize) -> Vec<Line<'stat
         let text = format!("WAITS after Redis may have lost data, at most {end}");
         put("state", &text, BAD);
     }
-    if found.suspended_until_ms > redis_ms {
+    if found.is_refused() {
+        put(
+            "state",
+            &format!("STOPPED: {}", plain(&found.reason, 300)),
+            BAD,
+        );
+    } else if found.suspended_until_ms > redis_ms {
         let opens = end(found.suspended_until_ms, redis_ms);
         let by = plain(&found.suspended_by, 200);
         put("state", &format!("SUSPENDED, opens in {opens}: {by}"), BAD);
