@@ -29,7 +29,11 @@ use rules::named::Named;
 use rules::tenant::Tenant;
 
 /// Headers that describe the job of a request.
-const OF_JOB: [&str; 3] = ["x-tenant", "x-job-id", "x-attempt"];
+const OF_JOB: [HeaderName; 3] = [
+    HeaderName::from_static("x-tenant"),
+    HeaderName::from_static("x-job-id"),
+    HeaderName::from_static("x-attempt"),
+];
 
 /// Value of the `User-Agent` header.
 pub(super) const AGENT: &str = concat!("sluicegate/", env!("CARGO_PKG_VERSION"));
@@ -208,7 +212,9 @@ impl Requests {
         *request.uri_mut() = target;
         let headers = request.headers_mut();
         headers.clone_from(&self.headers);
-        headers.insert(HOST, server.host.clone());
+        if self.has_hosts_of_jobs {
+            headers.insert(HOST, server.host.clone());
+        }
         for (name, template) in &self.headers_of_jobs {
             let value = HeaderValue::from_bytes(template.render(job, secret).as_bytes());
             let mut value = value.map_err(|why| format!("header {name}: {why}"))?;
@@ -238,15 +244,14 @@ impl Requests {
             headers.remove(CONTENT_TYPE);
             headers.remove(CONTENT_ENCODING);
         }
-        let mut set = |name, value| headers.insert(HeaderName::from_static(name), value);
         let (tenant, id) = (header_value(job.tenant.as_str()), header_value(&job.id));
         for (name, value) in OF_JOB.into_iter().zip([tenant, id, job.attempt.into()]) {
-            set(name, value);
+            headers.insert(name, value);
         }
         // Replaces a trace context from the publisher or the configuration, so that there is only
         // one.
         if let Some(context) = job.traceparent() {
-            set(TRACEPARENT, header_value(&context));
+            headers.insert(TRACEPARENT, header_value(&context));
         }
         if let Some(sign) = &self.sign {
             self.sign(sign, &mut request, job, secret)?;
