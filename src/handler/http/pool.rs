@@ -115,8 +115,11 @@ impl Pool {
 
     /// Takes a stream of a shared connection to `server`.
     fn slot(&self, server: &Arc<Server>) -> Option<StreamSlot> {
-        let now = Instant::now();
         let mut open = lock(&self.open);
+        if open.shared.is_empty() {
+            return None;
+        }
+        let now = Instant::now();
         let (own, others): (Vec<_>, Vec<_>) = mem::take(&mut open.shared)
             .into_iter()
             .partition(|(of, _)| Arc::ptr_eq(of, server));
