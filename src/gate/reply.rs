@@ -17,7 +17,7 @@ use crate::{
     Ticket,
 };
 use rules::calendar::Boundaries;
-use rules::decision::Tally;
+use rules::decision::{Question, Tally};
 use rules::failures::crash;
 use rules::gate::shadow::REPEATED_FLAG;
 use rules::layout::{Layout, Partition};
@@ -111,23 +111,22 @@ fn byte(partition: usize) -> u8 {
 /// the cost of a job that starts again.
 pub fn acquire_arguments(ask: &TenantAsk) -> Vec<Vec<u8>> {
     let has_shadows = !ask.limits.shadows().is_empty();
-    let mut jobs = Vec::with_capacity(24 * ask.asks.len());
-    let mut are_new = true;
-    for one in &ask.asks {
+    let packed = |one: &Question| {
         let (generation, number) = one.ticket.map_or((0, 0), |t| (t.generation, t.number));
         let cost = match (has_shadows, one.readmitted) {
             (false, _) => one.cost,
             (true, false) => one.cost.min(REPEATED_FLAG - 1),
             (true, true) => one.cost.min(REPEATED_FLAG - 1) | REPEATED_FLAG,
         };
-        are_new &= (generation, number, cost) == (0, 0, 1);
-        jobs.extend(generation.to_be_bytes());
-        jobs.extend(number.to_be_bytes());
-        jobs.extend(cost.to_be_bytes());
-    }
-    if are_new {
-        jobs = ask.asks.len().to_string().into_bytes();
-    }
+        [generation, number, cost]
+    };
+    let jobs = match ask.asks.iter().all(|one| packed(one) == [0, 0, 1]) {
+        true => ask.asks.len().to_string().into_bytes(),
+        false => {
+            let numbers = ask.asks.iter().flat_map(packed);
+            numbers.flat_map(u64::to_be_bytes).collect()
+        }
+    };
     let budget = ask.budget.to_string().into_bytes();
     vec![budget, ask.permits.clone().into_bytes(), jobs]
 }

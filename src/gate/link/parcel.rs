@@ -27,7 +27,10 @@ enum ParcelStep {
 impl Parcel {
     /// Packs `requests` for a node that has all their keys.
     pub fn of(requests: Vec<Request<'_>>) -> Self {
-        let mut parcel = Self::default();
+        let mut parcel = Self {
+            pipeline: Pipeline::with_capacity(requests.len()),
+            steps: Vec::with_capacity(requests.len()),
+        };
         for request in requests {
             parcel.add(request.load, false, request.command);
         }

@@ -130,8 +130,11 @@ impl Watch {
     /// [`GateError::Cold`] if it is not yet.
     pub fn opens(&self, sent: &SentPulse, span_ms: u64) -> Result<(), GateError> {
         let at = sent.found.gap.opens_at(span_ms);
+        if at == 0 {
+            return Ok(());
+        }
         let now = sent.now();
-        if at == 0 || now.is_some_and(|now| at <= now) {
+        if now.is_some_and(|now| at <= now) {
             return Ok(());
         }
         Err(GateError::Cold {
