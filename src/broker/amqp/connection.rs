@@ -26,7 +26,7 @@ pub(super) const RPC_TIMEOUT: Duration = Duration::from_secs(10);
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(3);
 /// Minimum number of channels a connection must allow: a worker's own, and one for each check that
 /// finds a queue missing. RabbitMQ then closes the channel, and `lapin` does not reuse its number.
-const MIN_CHANNELS: u16 = 16;
+pub(super) const MIN_CHANNELS: u16 = 16;
 /// Heartbeat interval in seconds. A peer that is silent for two intervals is given up. The server
 /// may ask for a shorter one.
 const HEARTBEAT: u16 = 10;

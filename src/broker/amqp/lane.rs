@@ -16,19 +16,16 @@ use tokio::time::{Instant, timeout};
 use super::BrokerState;
 use super::confirm_channel::{Answer, ConfirmChannel, SentBatch, down};
 use super::connection::AmqpLink;
-use super::publish::{Batch, PublishRequests};
+use super::publish::{Batch, CHANNELS, PublishRequests};
 use crate::{BrokerError, PublishError};
 
 /// Maximum time for all confirms of a batch.
 const CONFIRM_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time after which unconfirmed messages are late, so that the lane continues on a new channel.
 const LATE_AFTER: Duration = Duration::from_secs(1);
-/// Maximum number of channels on which late messages wait. Once all are in use, the lane itself
-/// waits for late messages.
-const MAX_LATE_CHANNELS: usize = 12;
-/// Maximum number of channels whose close RabbitMQ has not answered, because one of their queues
-/// hangs. Beyond it the connection is replaced, which ends them.
-const MAX_UNCLOSED_CHANNELS: usize = 12;
+/// Maximum number of a lane's late channels, and of its unclosed ones, if the connection allows
+/// them.
+const MAX_STUCK_CHANNELS: usize = 12;
 /// Pause between a channel's error and the next channel.
 const CHANNEL_PAUSE: Duration = Duration::from_millis(200);
 /// Minimum interval between renewals of a channel after nacks.
@@ -76,6 +73,16 @@ pub(super) struct Lane {
     pub is_alone: bool,
 }
 
+/// Returns the maximum number of a lane's late channels, on which late messages wait, and of its
+/// unclosed ones, whose close RabbitMQ has not answered because one of their queues hangs. All lanes
+/// of a connection with `channels` can then have them, with a channel for each probe.
+fn max_stuck(channels: u16) -> usize {
+    // Each lane also has its own channel and one more unclosed one. Another channel counts messages.
+    let (lanes, counters) = (CHANNELS + 1, 1);
+    let spare = usize::from(channels).saturating_sub(2 * lanes + counters);
+    (spare / (3 * lanes)).clamp(1, MAX_STUCK_CHANNELS)
+}
+
 impl Lane {
     /// Publishes requests until the connection ends.
     pub async fn run(self) -> LaneEnd {
@@ -89,8 +96,11 @@ impl Lane {
         let mut channel = ConfirmChannel::open(&self.link).await?;
         let mut renewed_at = Instant::now();
         let (mut late, mut unclosed) = (JoinSet::new(), 0);
+        // Once all late channels are in use, the lane itself waits for late messages. A new
+        // connection ends unclosed channels.
+        let max_stuck = max_stuck(self.link.channels());
         loop {
-            if unclosed > MAX_UNCLOSED_CHANNELS {
+            if unclosed > max_stuck {
                 return Ok(LaneEnd::Lost(
                     self.failed("too many channels did not close"),
                 ));
@@ -108,7 +118,8 @@ impl Lane {
                 return Ok(LaneEnd::Lost(self.failed("closed")));
             };
             let mut batch_sent = self.send(&mut channel, &mut batch).await?;
-            let Some(result) = self.wait(&mut batch_sent, late.len()).await else {
+            let may_wait = late.len() < max_stuck;
+            let Some(result) = self.wait(&mut batch_sent, may_wait).await else {
                 let waiting = wait_for_late(
                     self.link.clone(),
                     self.requests.clone(),
@@ -116,7 +127,7 @@ impl Lane {
                     batch_sent,
                     batch,
                 );
-                if late.len() < MAX_LATE_CHANNELS {
+                if may_wait {
                     late.spawn(waiting);
                 } else {
                     unclosed += usize::from(!waiting.await?);
@@ -186,10 +197,10 @@ impl Lane {
         }
     }
 
-    /// Waits for the confirms of a batch. Returns `None` if some are late. No confirm is late while
-    /// RabbitMQ blocks publishers.
-    async fn wait(&self, batch_sent: &mut SentBatch, late: usize) -> Option<lapin::Result<()>> {
-        let within = match late < MAX_LATE_CHANNELS {
+    /// Waits for the confirms of a batch. Returns `None` if some are late, which is sooner if they
+    /// `may_wait` on a late channel. No confirm is late while RabbitMQ blocks publishers.
+    async fn wait(&self, batch_sent: &mut SentBatch, may_wait: bool) -> Option<lapin::Result<()>> {
+        let within = match may_wait {
             true => LATE_AFTER,
             false => CONFIRM_TIMEOUT,
         };
@@ -350,6 +361,18 @@ async fn wait_for_late(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::amqp::connection::MIN_CHANNELS;
+
+    #[test]
+    fn a_connection_has_channels_for_the_stuck_ones_of_all_lanes() {
+        assert_eq!([MIN_CHANNELS, 63, 2047].map(max_stuck), [1, 6, 12]);
+        for channels in MIN_CHANNELS..=2047 {
+            let stuck = max_stuck(channels);
+            // Its own, the late ones with their probes, and the unclosed ones with one too many.
+            let lane = 1 + 2 * stuck + stuck + 1;
+            assert!(3 * lane < usize::from(channels), "{channels}");
+        }
+    }
 
     #[test]
     fn no_message_is_to_blame_for_a_stopped_server_or_a_missing_permission() {
