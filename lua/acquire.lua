@@ -36,7 +36,6 @@
 --      the shadow would have denied. (3) Jobs of (2) that it would never have admitted. (4) The
 --      longest wait, in milliseconds, of the other jobs of (2)
 
-local now, stamp = read_clock()
 local waitlist = waitlist_load(KEYS[1], now)
 local new_jobs = #ARGV[4] < JOB_BYTES and tonumber(ARGV[4])
 local jobs = new_jobs or #ARGV[4] / JOB_BYTES
@@ -57,7 +56,7 @@ local budget = tonumber(ARGV[2])
 local control = limits.partitions and limits.partitions.control or waitlist
 local breaker = control.breaker
 if control.closed > now then
-  control.closed = math.max(breaker and breaker_closed(breaker, now) or 0, waitlist_closings(control.key, now, true))
+  control.closed = math.max(breaker and breaker_functions().closed(breaker, now) or 0, waitlist_closings(control.key, now, true))
 end
 local closed = control.closed
 local half_open = breaker and breaker.since > 0
@@ -65,13 +64,9 @@ if half_open then
   -- One call is the probe.
   budget = math.min(budget, 1)
 end
-local base = math.max(now, closed)
-local open = base == now
+local open = closed <= now
+local base = open and now or closed
 local full = false
-
-local function widest()
-  return math.min(math.max(waitlist.widest, 1), limits.most)
-end
 
 -- The latest result of `alone`, and its units; nil after a start.
 local alone_units, alone_at, alone_which
@@ -109,13 +104,12 @@ local function whole(cost)
   return latest, which
 end
 
--- Returns when the first of the waitlist may start, regardless of its cost.
+-- Returns the results of limits_turn for the first of the waitlist, regardless of its cost: for the
+-- highest cost of a job in the waitlist, which it returns as well.
 local function first()
-  return (turn(widest(), widest()))
-end
-
-local function count(which)
-  return limits[which].algorithm.count(limits[which])
+  local widest = math.min(math.max(waitlist.widest, 1), limits.most)
+  local at, which = turn(widest, widest)
+  return at, which, widest
 end
 
 -- Charges the limits and advances the waitlists. Returns the start's number in the sliding log, or
@@ -151,23 +145,13 @@ local function start(ticket, cost, units, due)
   return SHADOWS and SHADOWS.numbers(numbers, sequences) or numbers
 end
 
--- Returns true if a limit without room for this many units has admitted jobs.
-local function is_taken(units)
-  for i, limit in ipairs(limits) do
-    if limit.algorithm.nth(limit, now, limit.calls and 1 or units) > now and count(i) > 0 then
-      return true
-    end
-  end
-  return false
-end
-
 -- Records, after a denial, since when quota has been unclaimed: available, but claimed neither by
 -- this waitlist nor by others that share the quota. The denied job has `units` units, the last of
 -- which is the k-th of the waitlist, and would start at `at`. Returns when the job is to ask again:
 -- at `at`, or earlier at the end of the grace period for unclaimed quota, after which the jobs
 -- ahead count as vanished.
 local function watch(at, k, units)
-  local room, which = turn(widest(), widest())
+  local room, which, widest = first()
   if open and room == now then
     if waitlist.seen == 0 then
       waitlist_note(waitlist, now, waitlist.room)
@@ -176,20 +160,21 @@ local function watch(at, k, units)
     if now - waitlist.room > GRACE_MS and waitlist_waiting(waitlist) > 0 then
       at = math.min(at, waitlist.seen + GRACE_MS + 1)
     end
-  elseif not open or not SHARED and count(which) > 0 or is_taken(widest()) or SHARED and alone(widest()) == now then
+  else
     -- Forgets the unclaimed quota only if jobs or other waitlists' turns have used it. (In the
     -- guard at a fixed window's end, a limit has no quota although no job started.) Without other
     -- waitlists, the jobs have usually charged the limit with the longest wait, which is checked
     -- first.
-    waitlist_note(waitlist, 0, room)
+    local used = not open or not SHARED and limits[which].algorithm.count(limits[which]) > 0
+    for i = 1, used and 0 or #limits do
+      local limit = limits[i]
+      used = used or limit.algorithm.nth(limit, now, limit.calls and 1 or widest) > now and limit.algorithm.count(limit) > 0
+    end
+    if used or SHARED and alone(widest) == now then
+      waitlist_note(waitlist, 0, room)
+    end
   end
   return SHARED and open and SHARED.watch(limits, base, at, k, units) or at
-end
-
--- Returns the position in the waitlist, in units, of the last unit of a job that has `ticket` and
--- `units` units.
-local function distance(ticket, units)
-  return math.max(units, ticket - waitlist.now_serving - waitlist.claimed)
 end
 
 -- Returns the six elements of the reply for job `n`, counted from 0.
@@ -203,10 +188,10 @@ local function decide(n)
     limits.again = cost >= AGAIN or generation == 0 and ticket == 1
     cost = cost % AGAIN
   end
-  cost = math.max(cost, 1)
+  cost = cost > 1 and cost or 1
   -- If an operator or other workers have lowered a limit below the job's cost, the job starts
   -- alone. It is still charged in full, and needs room for all of its cost where a limit is higher.
-  local units = limits.cost and math.min(cost, limits.most) or 1
+  local units = not limits.cost and 1 or cost < limits.most and cost or limits.most
   if generation == 0 and ticket == 1 and waitlist.last_issued > 0 then
     -- The job is the first of the waitlist, and its start claims no ticket.
     ticket = waitlist.now_serving
@@ -221,17 +206,18 @@ local function decide(n)
     SHARED.give_up(limits, waitlist)
   end
   local stale = open and waitlist.seen > 0 and now - waitlist.seen > GRACE_MS and waitlist_waiting(waitlist) > 0 and first() == now
-  local at, which, due
+  -- `k`: the position in the waitlist, in units, of the job's last unit.
+  local at, which, due, k
   if ticket then
-    local k = distance(ticket, units)
+    k = math.max(units, ticket - waitlist.now_serving - waitlist.claimed)
     at, which = turn(k, units)
     -- No job may overtake where jobs cost several units: small jobs would take the quota that a
     -- large one waits for.
     local wide = waitlist.widest > 1 or SHARED and SHARED.wide(limits)
     due = at <= now + (wide and 0 or AHEAD_MS)
-    -- Only scripts with max-concurrent have limits_overtake.
-    if not due and not wide and ALGORITHMS['max-concurrent'] then
-      due = limits_overtake(limits, waitlist, base, k, units)
+    local held = ALGORITHMS['max-concurrent']
+    if not due and not wide and held then
+      due = held.overtake(limits, waitlist, base, k, units)
     end
   else
     due = waitlist_waiting(waitlist) == 0 and (not SHARED or turn(units, units) <= now)
@@ -253,20 +239,22 @@ local function decide(n)
 
   if not ticket then
     ticket = waitlist_issue(waitlist, now, units)
-    at, which = turn(distance(ticket, units), units)
+    k = math.max(units, ticket - waitlist.now_serving - waitlist.claimed)
+    at, which = turn(k, units)
   end
-  at = watch(at, distance(ticket, units), units)
+  at = watch(at, k, units)
   if fits > at then
     at, which = fits, last
   end
   if limits.foresees ~= nil then
     -- The job asks as soon as it may start once an operator's max has ended.
     limits.foresees = true
-    local soonest = limits_turn(limits, waitlist, base, distance(ticket, units), units)
+    local soonest = limits_turn(limits, waitlist, base, k, units)
     at = math.min(at, math.max(soonest, fits > now and whole(cost) or now))
     limits.foresees = false
   end
-  return 0, which - 1, count(which), math.max(at - now, 1), waitlist.generation, math.max(ticket, 1)
+  local limit, wait = limits[which], at - now
+  return 0, which - 1, limit.algorithm.count(limit), wait > 1 and wait or 1, waitlist.generation, math.max(ticket, 1)
 end
 
 -- The first job is decided in the constructor, which sizes the table for the usual call with one
@@ -295,12 +283,18 @@ end
 if SHARED then
   SHARED.save(limits, base, ends)
 end
-waitlist_save(waitlist, math.max(ends, limits.fixed and waitlist.window + limits.fixed or 0))
+if waitlist.changed then
+  if limits.fixed then
+    ends = math.max(ends, waitlist.window + limits.fixed)
+  end
+  waitlist_write(waitlist, ends)
+end
 if half_open and (breaker.changed or budget < before) then
   if budget < before then
     breaker.began = now
   end
-  breaker_save(control.key, breaker)
-  waitlist_keep(control.key, now, math.max(now, breaker_kept(breaker)))
+  local BREAKER = breaker_functions()
+  BREAKER.save(control.key, breaker)
+  waitlist_keep(control.key, now, math.max(now, BREAKER.kept(breaker)))
 end
 return reply

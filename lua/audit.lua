@@ -12,7 +12,6 @@
 -- [1]  the number of the newest entry, 0 if there is none
 -- then, for 'read', the entries, the newest first
 
-local now = read_clock()
 local key = KEYS[1]
 local last = tonumber(redis.call('ZREVRANGE', key, 0, 0, 'WITHSCORES')[2] or '0')
 

@@ -9,7 +9,6 @@
 --
 -- Reply: until when the API now suspends calls, in milliseconds since the Unix epoch.
 
-local now = read_clock()
 local until_ms = now + tonumber(ARGV[1])
 local blocked = waitlist_closings(KEYS[1], now, true)
 if until_ms <= blocked then

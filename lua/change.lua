@@ -1,6 +1,6 @@
 -- change: applies an operator's change to one tenant, at once for all workers. The specification is
--- State::change in src/rules/gate/model.rs. Needs clock.lua, waitlist.lua and fair_queue.lua before
--- it.
+-- State::change in src/rules/gate/model.rs. Needs clock.lua, learned.lua, waitlist.lua and
+-- fair_queue.lua before it.
 --
 -- KEYS[1]  the waitlist (HASH); for resume also the HASH of the whole API
 -- KEYS[2…] for reset, if all tenants' keys are on one server: the five keys of the partition that
@@ -17,7 +17,6 @@
 -- Constants that no Lua file sets come from src/gate/scripts.rs, which takes their values from the
 -- specification's constants.
 
-local now = read_clock()
 local key, what, name = KEYS[1], ARGV[1], ARGV[3]
 local until_ms = now + tonumber(ARGV[2])
 
@@ -28,7 +27,7 @@ local function overrides_without()
   for learned in string.gmatch(stored, '[%w-]+/%d+~[%d,]+;') do
     text = text .. learned
   end
-  for other, set in pairs(overrides_parse(stored, now)) do
+  for other, set in pairs(learned_functions().overrides(stored, now)) do
     if other ~= name and string.sub(other, 1, 1) ~= LEARNED_OF then
       text = text .. string.format('%s=%.0f@%.0f;', other, set.max, set.ends)
     end

@@ -18,7 +18,6 @@
 --      has crashed too many workers; 3: the job must begin alone
 -- [4]  the number of crashes; if [3] is 0, the wait in milliseconds
 
-local now = read_clock()
 local key, what, by = KEYS[1], ARGV[1], ARGV[2]
 local lease = tonumber(ARGV[4])
 local text = redis.call('GET', key)

@@ -16,7 +16,6 @@
 -- [3]  1 if the job is the first, 0 if another one was
 -- [4]  if [3] is 0: how long the other job remains the first (ms)
 
-local now = read_clock()
 local key, by, job = KEYS[1], ARGV[1], ARGV[2]
 local text = redis.call('GET', key)
 local until_ms, period, first_by, first_job = string.match(text or '', '^(%d+),(%d+),([^,]*),(.*)$')

@@ -1,6 +1,6 @@
 -- forecast: when the units of one waitlist have their turns, now and under other limits. Writes
 -- nothing. The specification is Scopes::schedule in src/rules/gate/model/scopes/schedule.rs. Needs
--- what inspect.lua needs.
+-- what inspect.lua needs, and muldiv.lua.
 --
 -- KEYS[1]  the waitlist (HASH); the others as in acquire.lua, those of the current limits first
 -- ARGV[1]  the current limits, then the hypothetical ones, described in limits.lua
@@ -26,7 +26,6 @@
 -- then, for each of up to POINTS of these units, including the last: its position, from 1, and for
 -- each limit when it admits that unit, in milliseconds since the Unix epoch
 
-local now, stamp = read_clock()
 local shared = SHARED and ARGV[#ARGV]
 local said, opens, not_before = ARGV[3], ARGV[4], tonumber(ARGV[5])
 
@@ -43,7 +42,7 @@ end
 -- Returns until when the tenant is suspended.
 local function closed_until(control, as_it_is)
   local blocked, paused = waitlist_closings(control.key, now, false)
-  local breaker = control.breaker and breaker_closed(control.breaker, now) or 0
+  local breaker = control.breaker and breaker_functions().closed(control.breaker, now) or 0
   if not as_it_is and opens == 'now' then
     return 0
   elseif not as_it_is and opens ~= '' then

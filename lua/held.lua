@@ -103,6 +103,29 @@ ALGORITHMS['max-concurrent'] = {
     return first + laps_ms(laps, limit.span + limit.lap)
   end,
 
+  -- A unit may start ahead of others if a lease is free: its next holder can't be predicted, since
+  -- the duration of calls is an estimate. In every limit that can predict turns, the unit's turn
+  -- must be about now.
+  overtake = function(limits, waitlist, base, k, units)
+    local calls, reach, guessed = waitlist_jobs(waitlist, k, units), limits_reach(limits), false
+    for i = 1, #limits do
+      local limit = limits[i]
+      local of_units, of_calls = k, calls
+      if SHARED then
+        of_units, of_calls = SHARED.place(limits, waitlist, limit, k, units, calls)
+      end
+      if limit.algorithm.holds and limit.span == 0 then
+        guessed = true
+        if of_units > reach then
+          return false
+        end
+      elseif limit.algorithm.nth(limit, base, limit.calls and of_calls or of_units) > limits.now + AHEAD_MS then
+        return false
+      end
+    end
+    return guessed
+  end,
+
   take = function(limit, limits, units, cost)
     limit.held = limit.held + units
     limit.taken[#limit.taken + 1] = int(limits.stamp + LEASE_MS)

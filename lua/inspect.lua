@@ -62,11 +62,10 @@ local function limit_calls(limit, limits)
   end
   by_calls.calls = true
   -- The log has been read already.
-  limit.algorithm.load(by_calls, limits, nil, limits_own(limits, limit))
+  limit.algorithm.load(by_calls, limits, nil, limit.partition and limits.partitions[limit.partition] or limits)
   return limit.algorithm.count(by_calls)
 end
 
-local now, stamp = read_clock()
 local waitlist = waitlist_load(KEYS[1], now)
 local limits = limits_load(waitlist, now, stamp, 1, false)
 if not limits then
@@ -82,7 +81,7 @@ end
 
 local control = limits.partitions and limits.partitions.control or waitlist
 local blocked, paused = waitlist_closings(control.key, now, false)
-control.closed = math.max(blocked, paused, control.breaker and breaker_closed(control.breaker, now) or 0)
+control.closed = math.max(blocked, paused, control.breaker and breaker_functions().closed(control.breaker, now) or 0)
 local closed = control.closed > now
 local base = math.max(now, control.closed)
 local waiting = waitlist_waiting(waitlist)
@@ -93,15 +92,17 @@ if closed then
   elseif blocked > now then
     by = redis.call('HGET', control.key, 'by') or ''
   else
-    by = breaker_words(control.breaker, redis.call('HGET', control.key, 'breaker-by'))
+    by = breaker_functions().words(control.breaker, redis.call('HGET', control.key, 'breaker-by'))
   end
 end
+
+local LEARNED = learned_functions()
 
 -- Returns the learned state of the limits of one partition, by NAME/WINDOW.
 local function learned_of(key)
   local all = {}
   for name, numbers in string.gmatch(redis.call('HGET', key, 'overrides') or '', '([%w-]+/%d+)~([%d,]+)') do
-    all[name] = learned_parse(numbers).ends > now and numbers or nil
+    all[name] = LEARNED.parse(numbers).ends > now and numbers or nil
   end
   return all
 end

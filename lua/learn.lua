@@ -31,13 +31,13 @@
 -- Constants that no Lua file sets come from src/gate/scripts.rs, which takes their values from the
 -- specification's constants.
 
-local now, stamp = read_clock()
-
 local waitlist = waitlist_load(KEYS[1], now)
 local limits = limits_load(waitlist, now, stamp, 1, false)
 if not limits then
   return { 0, now }
 end
+
+local LEARNED = learned_functions()
 
 local function home(n)
   return limits[n].partition and limits.partitions[limits[n].partition] or waitlist
@@ -65,7 +65,7 @@ local function known(n)
   local text = redis.call('HGET', home(n).key, 'overrides') or ''
   for name, numbers in string.gmatch(text, '([%w-]+/%d+)~([%d,]+)') do
     if name == record(n) then
-      local learned = learned_parse(numbers)
+      local learned = LEARNED.parse(numbers)
       return learned.ends > now and learned or nil
     end
   end
@@ -123,7 +123,7 @@ end
 
 local function fresh()
   local learned = { past = {} }
-  for _, name in ipairs(LEARNED) do
+  for _, name in ipairs(LEARNED.fields) do
     learned[name] = 0
   end
   return learned
@@ -147,7 +147,7 @@ local function refused(learned, n, started, units, count)
     return learned, false
   end
   is_new = is_new or learned.at ~= now
-  local current = math.max(math.min(learned_most(learned, now), max), floor)
+  local current = math.max(math.min(LEARNED.most(learned, now), max), floor)
   local given = math.max(count - units, 0)
   local step = math.ceil(max / STEPS)
   local to = math.min(given, current - 1)
@@ -195,7 +195,7 @@ local function save(n, learned)
   local texts = {}
   for text, name, rest in string.gmatch(redis.call('HGET', key, 'overrides') or '', '(([%w/-]+)([^;]*);)') do
     local numbers = string.match(rest, '^~([%d,]+)$')
-    local other = numbers and learned_parse(numbers)
+    local other = numbers and LEARNED.parse(numbers)
     if not other then
       texts[#texts + 1] = text
     elseif name ~= record(n) and other.ends > now then
@@ -205,7 +205,7 @@ local function save(n, learned)
   end
   if learned then
     local numbers = {}
-    for i, name in ipairs(LEARNED) do
+    for i, name in ipairs(LEARNED.fields) do
       numbers[i] = int(learned[name])
     end
     for _, number in ipairs(learned.past) do
@@ -228,7 +228,7 @@ local function in_force(n, learned)
   local algorithm = limits[n].algorithm
   local max, burst = limits_with_max(algorithm, limits[n].own_max, limits[n].own_burst, limits[n].set)
   -- If an operator's max is above the configured one, the learned number may expire at once.
-  local most = learned and learned.ends > now and math.max(learned_most(learned, now), limits[n].floor)
+  local most = learned and learned.ends > now and math.max(LEARNED.most(learned, now), limits[n].floor)
   if most and most < max then
     max, burst = limits_with_max(algorithm, max, burst, most)
   end

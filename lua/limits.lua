@@ -28,7 +28,10 @@ local SHADOWS
 -- An algorithm is a table of functions, which its file adds to ALGORITHMS:
 -- load(limit, limits, waitlist, own)  reads its state at limits.now; returns nil if the window of
 --                            now is not among KEYS. `waitlist` is the HASH of the limit's
---                            partition, `own` the state that all limits of the partition share
+--                            partition, `own` the state that all limits of the partition share:
+--                            `longest`, the longest span of the limits that have one log together;
+--                            `log`, that log; `newest`, the newest fixed window before this call;
+--                            and `fixed`, the longest fixed window
 -- count(limit)               returns the units that count against it
 -- nth(limit, base, k)        returns when the k-th next unit may start if no job starts before
 --                            `base`, which is now or later
@@ -44,6 +47,9 @@ local SHADOWS
 -- save(limit, limits)        writes the charges
 -- keep(limit, limits, job, for_ms)  renews the lease of a job of settle.lua; only with the mark
 --                            `holds`
+-- overtake(limits, waitlist, base, k, units)  returns true if the k-th unit of the waitlist, the
+--                            last of a job of `units`, may start ahead of others; only in
+--                            max-concurrent
 -- and the marks `bucket` (its capacity is the burst), `burst_follows` (the burst is the max if no
 -- other is set), `holds` (starts hold leases) and `shared` (all limits of the algorithm have one log,
 -- which must reach back the longest span).
@@ -53,32 +59,6 @@ local ALGORITHMS = {}
 -- text.
 local function wrong_value(n, what)
   error('WRONGTYPE KEYS[' .. int(n) .. '] holds not ' .. what .. ';')
-end
-
--- Returns a * b / c, rounded down, and the remainder: exact for integers below 2^53 with a quotient
--- below 2^53 and a c below 2^51, although a * b may be larger.
-local function muldiv(a, b, c)
-  local product = a * b
-  if product < 2 ^ 52 then
-    local quotient = math.floor(product / c)
-    return quotient, product - quotient * c
-  end
-  -- Long division by the digits of `a`. Each remainder times the base is exact.
-  local whole = math.floor(b / c)
-  local rest, quotient, remainder, left = b - whole * c, 0, 0, a
-  local base, unit = 256, 2 ^ 48
-  if c > 2 ^ 43 then
-    base, unit = 2, 2 ^ 52
-  end
-  while unit >= 1 do
-    local digit = math.floor(left / unit)
-    left = left - digit * unit
-    remainder = remainder * base + digit * rest
-    local more = math.floor(remainder / c)
-    quotient, remainder = quotient * base + more, remainder - more * c
-    unit = unit / base
-  end
-  return a * whole + quotient, remainder
 end
 
 -- Returns the duration of `laps` turns of `lap` milliseconds, at most LATEST_MS.
@@ -99,13 +79,6 @@ local function pull_back(key, latest)
     end
     redis.call('ZADD', key, unpack(args))
   end
-end
-
--- Returns the state that all limits of this limit's partition share: `longest`, the longest span of
--- the limits that have one log together; `log`, that log; `newest`, the newest fixed window before
--- this call; and `fixed`, the longest fixed window.
-local function limits_own(limits, limit)
-  return limit.partition and limits.partitions[limit.partition] or limits
 end
 
 -- Returns the new max, and the burst with it: a burst that is the default of `max` follows.
@@ -150,21 +123,24 @@ local function limits_load(waitlist, now, stamp, jobs, writing)
       calls = unit % 2 == 1,
       key = key,
       index = index,
-      -- nil for the waitlist's own, as in all scripts without shared partitions: one more field
-      -- would double the table.
-      partition = partition > 0 and partition or nil,
       windows = windows,
       now = now,
       ends = 0,
     }
-    local own = limits_own(limits, limit)
+    -- Absent for the waitlist's own, as in all scripts without shared partitions: with more than 16
+    -- fields, even nil, Lua would double the table.
+    if partition > 0 then
+      limit.partition = partition
+    end
+    -- If a limit is in no shared partition, `limits` keeps what it shares with others.
+    local own = limit.partition and partitions[partition] or limits
     local set = overrides and unit < 2 and not own.everybody and overrides[name]
     local home = limit.partition and own or waitlist
-    local most = home.overrides and home.overrides[LEARNED_OF .. name .. '/' .. int(window)]
+    local most = home.overrides and home.overrides[string.format('%s%s/%d', LEARNED_OF, name, window)]
     if set then
-      -- With `foresees`, a unit that the override would let start after its end starts as the limit
-      -- then lets it, but not before the end. Decisions do not foresee: such a turn may be early, and
-      -- a job would overtake others.
+      -- If `foresees` is true, a unit that the override would let start after its end starts as the
+      -- limit then lets it, but not before the end. Decisions do not foresee: such a turn may be
+      -- early, and a job would overtake others.
       local algorithm = limit.algorithm
       local next_max, next_burst = limits_with_max(algorithm, max, burst, math.min(most and math.max(most, floor) or max, max))
       limit.max, limit.burst = limits_with_max(algorithm, max, burst, set.max)
@@ -191,17 +167,17 @@ local function limits_load(waitlist, now, stamp, jobs, writing)
     if unit > 1 then
       limit.shadow = true
     elseif not limit.calls then
-      limits.cost = true
-      limits.most = math.min(limits.most, limit.algorithm.bucket and limit.burst or limit.max)
+      local size = limit.algorithm.bucket and limit.burst or limit.max
+      limits.cost, limits.most = true, size < limits.most and size or limits.most
     end
-    if limit.algorithm.shared then
-      own.longest = math.max(own.longest, limit.span)
+    if limit.algorithm.shared and limit.span > own.longest then
+      own.longest = limit.span
     end
     limits[#limits + 1] = limit
   end
   for i = 1, #limits do
     local limit = limits[i]
-    local own = limits_own(limits, limit)
+    local own = limit.partition and partitions[limit.partition] or limits
     local known = limit.partition and own or waitlist
     if limit.shadow and not limit.algorithm.shared then
       own = SHADOWS.own(own)
@@ -244,27 +220,4 @@ local function limits_turn(limits, waitlist, base, k, units)
     return SHARED.turn(limits, waitlist, base, k, units)
   end
   return limits_earliest(limits, base, k, waitlist_jobs(waitlist, k, units))
-end
-
--- Returns true if the k-th unit of the waitlist, the last of a job of `units`, may start ahead of
--- others. That is so if a lease is free: its next holder can't be predicted, since the duration of
--- calls is an estimate. In every limit that can predict turns, the unit's turn must be about now.
-local function limits_overtake(limits, waitlist, base, k, units)
-  local calls, reach, guessed = waitlist_jobs(waitlist, k, units), limits_reach(limits), false
-  for i = 1, #limits do
-    local limit = limits[i]
-    local of_units, of_calls = k, calls
-    if SHARED then
-      of_units, of_calls = SHARED.place(limits, waitlist, limit, k, units, calls)
-    end
-    if limit.algorithm.holds and limit.span == 0 then
-      guessed = true
-      if of_units > reach then
-        return false
-      end
-    elseif limit.algorithm.nth(limit, base, limit.calls and of_calls or of_units) > limits.now + AHEAD_MS then
-      return false
-    end
-  end
-  return guessed
 end

@@ -21,7 +21,6 @@
 -- then four elements per policy: its ID, when it was first registered (ms), when it was last
 --      registered (ms), and its text, '' if the worker knows it
 
-local now = read_clock()
 local key, most, mine = KEYS[1], tonumber(ARGV[1]), tonumber(ARGV[2])
 
 local policies, texts, number, longest = {}, {}, 0, 0

@@ -20,7 +20,6 @@
 -- [2]  the clock in milliseconds since the Unix epoch, rounded down
 -- [3]  the worker's pulse
 
-local now = read_clock()
 local key = KEYS[1]
 local f = redis.call('HMGET', key, 'id', 'run', 'cold', ARGV[4])
 if f[1] ~= ARGV[1] or f[2] ~= ARGV[2] or (f[3] or '') ~= ARGV[9]

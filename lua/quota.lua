@@ -8,7 +8,6 @@
 --
 -- Reply: the clock in milliseconds since the Unix epoch, rounded down.
 
-local now = read_clock()
 redis.call('HSET', KEYS[1], 'quota', ARGV[1] .. '@' .. int(now))
 waitlist_keep(KEYS[1], now, now)
 return now

@@ -26,18 +26,18 @@
 -- [8]  the same, but only for suspensions by the API or an operator
 -- [9]  the cause of the suspension; empty if there is none
 
-local now = read_clock()
+local BREAKER = breaker_functions()
 local key, what = KEYS[1], ARGV[1]
 local f = redis.call('HMGET', key, 'breaker', 'breaker-by', 'by')
-local breaker, by = breaker_parse(f[1], now), f[2] or ''
+local breaker, by = BREAKER.parse(f[1], now), f[2] or ''
 local was_open = breaker ~= nil and breaker.since > 0
 local blocked, paused = waitlist_closings(key, now, what ~= 'look')
 local named = math.max(blocked, paused)
 local granted, changed = 0, 0
 
 local function keep()
-  breaker_save(key, breaker)
-  waitlist_keep(key, now, math.max(now, breaker_kept(breaker)))
+  BREAKER.save(key, breaker)
+  waitlist_keep(key, now, math.max(now, BREAKER.kept(breaker)))
 end
 
 local function wait_until(wait)
@@ -79,7 +79,7 @@ elseif what == 'sound' then
   end
   breaker, by = nil, ''
 elseif was_open and what == 'probe' then
-  if named <= now and breaker_closed(breaker, now) == 0 then
+  if named <= now and BREAKER.closed(breaker, now) == 0 then
     granted, breaker.began = 1, now
   end
   keep()
@@ -91,7 +91,7 @@ elseif was_open and what == 'release' then
 end
 
 local is_open = breaker ~= nil and breaker.since > 0
-local closed, why = math.max(named, breaker_closed(breaker, now)), ''
+local closed, why = math.max(named, BREAKER.closed(breaker, now)), ''
 if closed <= now then
   closed = 0
 end
@@ -100,6 +100,6 @@ if paused > now then
 elseif blocked > now then
   why = f[3] or ''
 elseif is_open then
-  why = breaker_words(breaker, by)
+  why = BREAKER.words(breaker, by)
 end
 return { 1, now, breaker and breaker.failures or 0, is_open and 1 or 0, changed, granted, closed, named > now and named or 0, why }

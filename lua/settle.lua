@@ -25,7 +25,6 @@
 -- Constants that no Lua file sets come from src/gate/scripts.rs, which takes their values from the
 -- specification's constants.
 
-local now, stamp = read_clock()
 local waitlist = waitlist_load(KEYS[1], now)
 local limits = limits_load(waitlist, now, stamp, 1, true)
 if not limits then
@@ -92,7 +91,7 @@ for n = 0, limits.partitions and #limits.partitions or 0 do
   local partition = n == 0 and waitlist or limits.partitions[n]
   if partition.changed then
     local fixed = n == 0 and limits.fixed or partition.fixed
-    waitlist_save(partition, math.max(now, fixed and partition.window + fixed or 0))
+    waitlist_write(partition, math.max(now, fixed and partition.window + fixed or 0))
   end
 end
 return { 1, now }

@@ -8,15 +8,15 @@ local LOOKED_AT = 16
 
 -- Returns the correction of the entry itself: its field without the fields within it.
 local function corrections_of(corrections, number)
-  local numbers, size, step = { number }, sum_size(number, 1), 1
+  local numbers, size, step = { number }, corrections.size(number, 1), 1
   while step < size do
     numbers[#numbers + 1] = number + step
     step = 2 * step
   end
-  corrections_read(corrections, numbers)
-  local units, calls = corrections_sum(corrections, number)
+  corrections.read(numbers)
+  local units, calls = corrections.sum(number)
   for i = 2, #numbers do
-    local of_units, of_calls = corrections_sum(corrections, numbers[i])
+    local of_units, of_calls = corrections.sum(numbers[i])
     units, calls = units - of_units, calls - of_calls
   end
   return units, calls
@@ -28,13 +28,13 @@ local function corrections_add(corrections, number, units, calls, first)
   local numbers, at, step = {}, number, 1
   while at >= math.max(first, 1) do
     numbers[#numbers + 1] = at
-    step = sum_size(at, step)
+    step = corrections.size(at, step)
     at = at - step
   end
-  corrections_read(corrections, numbers)
+  corrections.read(numbers)
   local sums = {}
   for i, of in ipairs(numbers) do
-    local of_units, of_calls = corrections_sum(corrections, of)
+    local of_units, of_calls = corrections.sum(of)
     sums[2 * i - 1], sums[2 * i] = int(of), struct.pack(SUM_FORMAT, of_units + units, of_calls + calls)
   end
   if number > corrections.last then
@@ -164,9 +164,10 @@ SLIDING.late = function(limit, limits, job)
   local log, corrections = limit.log, limit.log.corrections
   corrections_add(corrections, entry_number, -cost, -1, first)
   local newest, total, score = newest_entry(log)
-  log.longest = log.longest or log_note_span(corrections.key, log.spans, limits_own(limits, limit).longest, limits.now)
+  local own = limit.partition and limits.partitions[limit.partition] or limits
+  log.longest = log.longest or log_note_span(corrections.key, log.spans, own.longest, limits.now)
   score = math.max(score, limits.stamp)
-  log_write(log.key, score, newest, total, { cost }, log.longest)
+  log_write(log.key, score, newest, total, 1, { cost }, log.longest)
   corrections.last = newest + 1
   local moved = struct.pack(MOVED_FORMAT, corrections.last, job.started)
   redis.call('HSET', corrections.key, 'to:' .. int(number), moved, 'corrected', int(corrections.last))

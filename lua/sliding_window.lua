@@ -2,7 +2,7 @@
 -- specification is src/rules/algorithms/sliding.rs. Needs sliding_log.lua and corrections.lua before it.
 --
 -- Score: when the job started (ms, rounded up). Member: the byte 1, then packed the running number
--- of the entry, the running total of cost (including this entry) modulo TOTALS, and the cost,
+-- of the entry, the running total of cost (including this entry; see TOTALS), and the cost,
 -- big-endian, so that entries with the same score stay in order. An entry with another member is
 -- from another writer and costs 1.
 --
@@ -20,16 +20,6 @@ local CHUNK = 64
 local GUESSES = 8
 -- Number of neighbors on each side that are read as well if there are corrections.
 local NEIGHBORS = 6
-
--- Returns the number, total and cost of one of our members, or nil for another writer's.
-local function log_parse(member)
-  if #member == ENTRY_BYTES then
-    local ours, sequence, total, cost = struct.unpack(ENTRY_FORMAT, member)
-    if ours == 1 then
-      return sequence, total, cost
-    end
-  end
-end
 
 -- Reads the whole window, since it has gaps or entries of other writers, and computes the running
 -- total of cost at each entry.
@@ -52,10 +42,11 @@ local function read_mixed(log)
   log.cost = units
 end
 
--- Reads the entries around `rank` of a window that has only our entries.
-local function read_own(log, rank)
+-- Returns the cost up to the entry at `rank`, and when it started. If that is unknown, the window
+-- has only our entries, and those from there on are read.
+local function entry(log, rank)
   if log.scores[rank] then
-    return
+    return log.totals[rank], log.scores[rank]
   end
   local chunk = math.max(2, math.min(log.chunk, CHUNK))
   local last = math.min(rank + chunk, log.entries) - 1
@@ -65,17 +56,13 @@ local function read_own(log, rank)
     if not total then
       -- Another writer has added as many entries as are missing of ours, so the numbers alone did
       -- not show it.
-      return read_mixed(log)
+      read_mixed(log)
+      break
     end
     local at = rank + (i - 1) / 2
-    log.totals[at] = (total - log.before) % TOTALS
+    log.totals[at] = (total - log.before) % LAP
     log.scores[at] = math.min(math.ceil(tonumber(entries[i + 1])), log.stamp)
   end
-end
-
--- Returns the cost up to the entry at `rank`, and when it started.
-local function entry(log, rank)
-  read_own(log, rank)
   return log.totals[rank], log.scores[rank]
 end
 
@@ -85,22 +72,26 @@ local function read_log(limit, limits, longest)
   local key, beside, now, stamp, writing = KEYS[limit.key], KEYS[limit.key + 1], limits.now, limits.stamp, limits.writing
   local noted = log_known or redis.call('HMGET', beside, 'spans', 'corrected')
   log_known = nil
-  longest = writing and log_note_span(beside, noted[1], longest, now) or longest
+  if log_longest then
+    longest, log_longest = log_longest, nil
+  elseif writing then
+    longest = log_note_span(beside, noted[1], longest, now)
+    log_prune(key, now, longest)
+  end
   -- `first` and `sequence` are the numbers of our first and last entries. The table has 15 fields,
   -- and one more with corrections; with another one, Lua would double it.
   local log = {
-    key = key, stamp = stamp, gone = 0, entries = 0, cost = 0, before = 0, first = 0, sequence = 0, total = 0, scores = {},
-    totals = {}, taken = {}, taken_cost = 0, longest = longest, chunk = limits.jobs,
+    key = key, stamp = stamp, gone = 0, entries = 0, cost = 0, before = 0, first = 0, sequence = 0, total = 0, scores = false,
+    totals = false, taken = {}, taken_cost = 0, longest = longest, chunk = limits.jobs,
   }
-  local first = redis.call('ZRANGE', key, '0', '0', 'WITHSCORES')
-  if first[1] and not writing then
+  if not writing then
     log.gone = redis.call('ZCOUNT', key, '-inf', int(now - longest))
   end
-  if log.gone > 0 or first[1] and writing and log_prune(key, tonumber(first[2]), now, longest) then
-    first = redis.call('ZRANGE', key, int(log.gone), int(log.gone), 'WITHSCORES')
-  end
-  if first[1] then
-    local last = redis.call('ZRANGE', key, '-1', '-1', 'WITHSCORES')
+  log.entries = redis.call('ZCARD', key) - log.gone
+  if log.entries > 0 then
+    log.scores, log.totals = {}, {}
+    local first = redis.call('ZRANGE', key, int(log.gone), int(log.gone), 'WITHSCORES')
+    local last = log.entries > 1 and redis.call('ZRANGE', key, '-1', '-1', 'WITHSCORES') or first
     if writing and tonumber(last[2]) > stamp then
       -- Entries in the future count from now on, which wastes at most one window.
       pull_back(key, stamp)
@@ -108,13 +99,13 @@ local function read_log(limit, limits, longest)
       first = redis.call('ZRANGE', key, '0', '0', 'WITHSCORES')
       last = redis.call('ZRANGE', key, '-1', '-1', 'WITHSCORES')
     end
-    log.entries = redis.call('ZCARD', key) - log.gone
-    local cost, sequence, total, number, before = log_sum(first[1], last[1], log.entries)
-    if cost then
-      log.cost, log.sequence, log.total, log.first, log.before = cost, sequence, total, number, before
-      local _, _, own = log_parse(first[1])
-      log.totals[0], log.scores[0] = own, math.min(math.ceil(tonumber(first[2])), stamp)
+    local number, from, cost = log_parse(first[1])
+    local sequence, total = log_parse(last[1])
+    if number and sequence and sequence - number + 1 == log.entries then
+      log.cost, log.sequence, log.total, log.first, log.before = log_cost(total, from, cost), sequence, total, number, (from - cost) % LAP
+      log.totals[0], log.scores[0] = cost, math.min(math.ceil(tonumber(first[2])), stamp)
     else
+      -- The log has gaps or entries of other writers.
       read_mixed(log)
     end
   end
@@ -125,7 +116,7 @@ local function read_log(limit, limits, longest)
       -- Corrections make a unit's entry harder to predict, so its neighbors are read as well.
       log.chunk = math.max(log.chunk, 2 * NEIGHBORS)
     elseif writing then
-      corrections_forget(corrections)
+      corrections.forget()
     end
   end
   return log
@@ -165,7 +156,7 @@ local function corrected_from(limit, rank, neighbors)
   if rank > 0 then
     number = log.numbers and math.max(log.numbers[rank - 1], number) or number + rank
   end
-  local units, calls = corrections_behind(log.corrections, number, neighbors or 0)
+  local units, calls = log.corrections.behind(number, neighbors or 0)
   return limit.calls and calls or units
 end
 
@@ -183,23 +174,18 @@ local function units_up_to(limit, entries, neighbors)
   return units
 end
 
--- Returns the units of all entries, without those of this call.
-local function logged_units(limit)
-  local log = limit.log
-  return (limit.calls and log.entries or log.cost) + (log.corrections and corrected_from(limit, 0) or 0)
-end
-
 -- Returns the units of all entries, including those of this call.
 local function all_units(limit)
   local log = limit.log
-  return logged_units(limit) + (limit.calls and #log.taken or log.taken_cost)
+  local units = limit.calls and log.entries + #log.taken or log.cost + log.taken_cost
+  return log.corrections and units + corrected_from(limit, 0) or units
 end
 
 -- Returns when the `unit`-th unit (from 1) started: the first entry at which the running sum
 -- reaches it.
 local function score_of(limit, unit)
   local log = limit.log
-  local low, high, all = 0, log.entries - 1, logged_units(limit)
+  local low, high, all = 0, log.entries - 1, all_units(limit) - (limit.calls and #log.taken or log.taken_cost)
   if unit > all then
     return log.stamp
   end
@@ -221,7 +207,7 @@ local function score_of(limit, unit)
     -- The first guess is close, and the second one is usually among its neighbors.
     local neighbors = guesses > 1 and NEIGHBORS or 1
     if log.corrections and not limit.calls and not log.scores[middle] then
-      read_own(log, math.max(middle - neighbors, 0))
+      entry(log, math.max(middle - neighbors, 0))
     end
     local units = units_up_to(limit, middle + 1, neighbors)
     -- After two guesses on the same side, the other bound counts half. Otherwise all guesses could
@@ -247,7 +233,7 @@ ALGORITHMS['sliding-window-algo'] = {
       limit.owner = true
     end
     limit.log = own.log
-    limit.dead = units_up_to(limit, dead_entries(limit, limits.now))
+    limit.dead = own.log.entries > 0 and units_up_to(limit, dead_entries(limit, limits.now)) or 0
     return true
   end,
 
@@ -265,8 +251,8 @@ ALGORITHMS['sliding-window-algo'] = {
     end
     local turn = (k - 1) % max
     local laps = (k - 1 - turn) / max
-    local later = laps > 0 and laps_ms(laps, span) or 0
-    if log_fits(max, all - dead, turn + 1) then
+    local later = laps > 0 and math.min(laps * span, LATEST_MS) or 0
+    if all - dead + turn < max then
       return base + later
     end
     -- If the limit was lowered below the usage, only the last `max` units delay others.
@@ -286,7 +272,7 @@ ALGORITHMS['sliding-window-algo'] = {
   save = function(limit)
     local log = limit.log
     if limit.owner and #log.taken > 0 then
-      log_write(log.key, log.stamp, log.sequence, log.total, log.taken, log.longest)
+      log_write(log.key, log.stamp, log.sequence, log.total, #log.taken, log.taken, log.longest)
     end
   end,
 }

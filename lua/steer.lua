@@ -32,7 +32,6 @@
 -- then, for an observer, four elements per worker: its name, when it looked (ms), the version that
 --      it follows, its report
 
-local now = read_clock()
 local key, what = KEYS[1], ARGV[1]
 local version = redis.call('HGET', key, 'version') or '0'
 

@@ -40,31 +40,6 @@
 -- Constants that no Lua file sets come from src/gate/scripts.rs, which takes their values from the
 -- specification's constants.
 
--- Prefix of the names of learned limits in the result of overrides_parse. No limit's name begins
--- with it.
-local LEARNED_OF = '~'
-
--- Parses overrides. Returns a table with an operator's { max, ends } under the limit's name, and a
--- learned maximum under LEARNED_OF and NAME/WINDOW, without expired entries. Also returns the latest
--- end.
-local function overrides_parse(text, now)
-  local overrides, latest = {}, 0
-  for name, max, ends in string.gmatch(text, '([%w-]+)=(%d+)@(%d+);') do
-    if tonumber(ends) > now then
-      overrides[name] = { max = tonumber(max), ends = tonumber(ends) }
-      latest = math.max(latest, tonumber(ends))
-    end
-  end
-  for name, numbers in string.gmatch(text, '([%w-]+/%d+)~([%d,]+)') do
-    local learned = learned_parse(numbers)
-    if learned.ends > now then
-      overrides[LEARNED_OF .. name] = learned_most(learned, now)
-      latest = math.max(latest, learned.ends)
-    end
-  end
-  return overrides, latest
-end
-
 -- Returns until when the tenant is suspended by the API, and until when by an operator. A
 -- suspension that begins in the future, because the clock was stepped back, lasts for its original
 -- duration from now on. If `writing`, its new end is stored.
@@ -87,9 +62,13 @@ end
 local function waitlist_load(key, now)
   local f, closed, generation, now_serving, last_issued, jobs, seen, room, widest, window, usual, kept = waitlist_read(key)
   local claimed_ahead = f[2] or ''
+  kept = kept < now + NEEDED_MS and kept or now + NEEDED_MS
   local overrides, latest = nil, 0
   if f[5] then
-    overrides, latest = overrides_parse(f[5], now)
+    overrides, latest = learned_functions().overrides(f[5], now)
+  end
+  if closed > kept or latest > kept then
+    kept = math.max(closed, latest)
   end
   -- 16 fields: with one more, Lua would double the table.
   local waitlist = {
@@ -107,14 +86,15 @@ local function waitlist_load(key, now)
     usual = usual,
     closed = closed,
     overrides = overrides,
-    kept = math.max(math.min(kept, now + NEEDED_MS), closed, latest),
+    kept = kept,
     changed = seen > now,
   }
   if f[6] then
-    local breaker = breaker_parse(f[6], now)
+    local BREAKER = breaker_functions()
+    local breaker = BREAKER.parse(f[6], now)
     waitlist.breaker = breaker
-    waitlist.closed = math.max(closed, breaker_closed(breaker, now))
-    waitlist.kept = math.max(waitlist.kept, breaker_kept(breaker))
+    waitlist.closed = math.max(closed, BREAKER.closed(breaker, now))
+    waitlist.kept = math.max(waitlist.kept, BREAKER.kept(breaker))
   end
   return waitlist
 end
@@ -204,19 +184,12 @@ end
 -- earlier call said so (at most NEEDED_MS), and lives KEEP_MS longer than that. Returns when it
 -- expires.
 local function waitlist_write(waitlist, ends, ...)
-  local kept = math.max(ends, waitlist.kept)
+  local kept = ends > waitlist.kept and ends or waitlist.kept
   local numbers = struct.pack(WAITLIST_FORMAT, waitlist.generation, waitlist.now_serving, waitlist.last_issued, waitlist.jobs,
     waitlist.seen, waitlist.room, waitlist.widest, waitlist.window, waitlist.usual, kept)
   redis.call('HSET', waitlist.key, 'line', numbers, 'past', waitlist.claimed_ahead, ...)
   redis.call('PEXPIREAT', waitlist.key, int(kept + KEEP_MS))
   return kept + KEEP_MS
-end
-
--- Writes the waitlist if anything changed. `ends` is as in waitlist_write.
-local function waitlist_save(waitlist, ends)
-  if waitlist.changed then
-    waitlist_write(waitlist, ends)
-  end
 end
 
 -- Keeps the hash until `until_ms` and KEEP_MS longer. Its expiry is only ever postponed.

@@ -236,13 +236,13 @@ impl Family {
             if shadows {
                 parts.push("shadows");
             }
-            for script in algorithms.flat_map(|algorithm| algorithm.facts().scripts) {
+            let scripts = algorithms.flat_map(|algorithm| algorithm.facts().scripts);
+            for script in scripts.chain(self.entry) {
                 // Some algorithms share a file.
                 if !parts.contains(script) {
                     parts.push(script);
                 }
             }
-            parts.extend(self.entry);
             Script::new(self.name, &parts)
         })
     }
@@ -274,7 +274,7 @@ pub fn learn(limits: &[Limit], layout: &Layout) -> &'static Script {
 
 /// Computes when the units of a waitlist have their turns.
 pub fn forecast(limits: &[Limit], layout: &Layout) -> &'static Script {
-    static FAMILY: Family = Family::new("forecast", &["forecast"]);
+    static FAMILY: Family = Family::new("forecast", &["muldiv", "forecast"]);
     FAMILY.member(limits, layout)
 }
 

@@ -18,7 +18,7 @@ pub(super) const TOKEN: AlgorithmFacts = AlgorithmFacts {
     name: "token-bucket-algo",
     about: "`burst` at once, refilled with L in W",
     window_words: "per",
-    scripts: &["bucket"],
+    scripts: &["muldiv", "bucket"],
     shortcut: None,
     keys: KeyLayout::Own {
         kind: "token",

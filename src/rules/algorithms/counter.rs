@@ -21,7 +21,7 @@ pub(super) const FACTS: AlgorithmFacts = AlgorithmFacts {
     name: "sliding-counter-algo",
     about: "L in the window before now, estimated from two counters",
     window_words: "in about any",
-    scripts: &["sliding_counter"],
+    scripts: &["muldiv", "sliding_counter"],
     shortcut: None,
     keys: KeyLayout::Own {
         kind: "counter",

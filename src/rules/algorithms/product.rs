@@ -1,5 +1,5 @@
 //! Products of units and times that exceed an integer: 10^12 units in 31 days are 2.7 * 10^21.
-//! `muldiv` in `lua/limits.lua` computes the same without integers of 128 bits.
+//! `muldiv` in `lua/muldiv.lua` computes the same without integers of 128 bits.
 
 /// The latest time of a turn or of a full bucket, in milliseconds since the epoch, and the longest
 /// duration. A large burst that is refilled by one unit a month would be full later.

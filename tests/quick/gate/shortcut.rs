@@ -18,7 +18,7 @@ use rules::limit::{Algorithm, Limits};
 /// The commands of a shortcut, none of which writes.
 const READS: [&str; 3] = ["HMGET", "ZCARD", "ZRANGE"];
 /// Formats that a shortcut packs and unpacks: its reply, and the first fields of a limit.
-const FORMATS: [&str; 2] = ["STARTED_FORMAT", "LIMIT_START_FORMAT"];
+const FORMATS: [&str; 3] = ["STARTED_FORMAT", "LIMIT_SPAN_FORMAT", "LIMIT_START_FORMAT"];
 
 fn is_name(c: char) -> bool {
     c.is_ascii_alphanumeric() || "_.".contains(c)
@@ -375,4 +375,31 @@ async fn the_sliding_shortcut_keeps_the_log_for_the_plan_with_the_longest_window
     let mut bed = Bed::new([plan(9, 1_000), plan(9, 2_500)]);
     play_all(&mut bed, &PLAN_STEPS, PLAN_LENGTH).await;
     assert!(bed.sides[0].short.load(Ordering::Relaxed) > bed.asked / 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_sliding_shortcut_counts_the_entries_before_the_total_goes_back() {
+    let limit = guarded_limit("default", Algorithm::SlidingWindow, (9, 1_000, 50));
+    let mut bed = Bed::new([limit.clone().into(), limit.into()]);
+    bed.begin();
+    // The first entry has the highest total, and costs 7.
+    let last_total = (1_u64 << 52) - 1;
+    let number = |value: u64| value.to_be_bytes()[2..].to_vec();
+    let entry = [
+        vec![1],
+        number(1),
+        last_total.to_be_bytes().to_vec(),
+        number(7),
+    ]
+    .concat();
+    for side in &bed.sides {
+        let mut add = cmd("ZADD");
+        let score = BEGIN_US / 1_000;
+        side.server.command(add.arg("p:t").arg(score).arg(&entry));
+    }
+    for _ in 0..3 {
+        bed.play(Step::Ask(1, 1, 1)).await;
+        bed.compare();
+    }
+    assert_eq!(bed.ticket.map(|ticket| ticket.number), Some(1));
 }
