@@ -36,7 +36,7 @@ impl Load {
             workload: "http",
             size,
             max_commands: 20.0,
-            jobs: size.of(20_000, 1_000),
+            jobs: size.of(100_000, 1_000),
             tenants: 100,
             algorithms: &["sliding-window-algo", "fixed-window-algo"],
         }
@@ -46,6 +46,7 @@ impl Load {
     pub fn turns(size: Size) -> Self {
         Self {
             workload: "turns",
+            jobs: size.of(20_000, 1_000),
             max_commands: 25.0,
             tenants: 1000,
             algorithms: &["sliding-window-algo"],

@@ -15,7 +15,7 @@ use tokio::time::timeout;
 /// Timeout for one request, including its connection.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 /// Maximum size of an answer's body in bytes. Metrics take some ten thousand.
-const MAX_BODY: usize = 4 * 1024 * 1024;
+const MAX_BODY: usize = 16 * 1024 * 1024;
 
 /// Returns the body of `path` at `server` if the status is 2xx.
 ///
