@@ -132,7 +132,7 @@ local function limits_load(waitlist, now, stamp, jobs, writing)
     if partition > 0 then
       limit.partition = partition
     end
-    -- If a limit is in no shared partition, `limits` keeps what it shares with others.
+    -- `limits` has the common state of all limits without a shared partition.
     local own = limit.partition and partitions[partition] or limits
     local set = overrides and unit < 2 and not own.everybody and overrides[name]
     local home = limit.partition and own or waitlist
